@@ -1,0 +1,449 @@
+//! [`Dist`]: a next-token distribution that is exact by construction.
+//!
+//! A distribution is a vector of **integer weights** `w_i` with total `W = Σ w_i`,
+//! `0 < W ≤ 2^62`; the probability of token i *is* the rational `w_i / W`. Integer addition is
+//! associative, so sums depend neither on order nor on threads; comparison, residual and draws are
+//! exact; and the whole exactness argument can be enumerated with rationals and compared with `==`.
+//!
+//! | operation | formula | source |
+//! |---|---|---|
+//! | [`acceptance`] | `min(1, p_x·W_q / (q_x·W_p))` | Leviathan et al. 2211.17192, §2.3; Chen et al. 2302.01318, alg. 2 |
+//! | [`residual`] | `r_i ∝ max(0, p_i·W_q − q_i·W_p)` | the same |
+//! | [`overlap`] | `Σ min(p_i·W_q, q_i·W_p) / (W_p·W_q)` = 1 − TV | 2211.17192, corollary 3.6 |
+//!
+//! Products are at most 2^124 and stay in `u128`.
+
+use ruint::aliases::U256;
+
+use crate::{Token, law::Law};
+
+/// The largest total of a [`Dist`].
+pub const MAX_TOTAL: u64 = 1 << 62;
+
+/// The most ids a vocabulary may have: generous, and small enough that no sum here can overflow.
+pub const MAX_VOCAB: usize = 1 << 24;
+
+/// Why weights are no distribution.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DistError {
+    /// No token has a positive weight.
+    #[error("no token of {vocab} has a positive weight")]
+    Empty {
+        /// The vocabulary size.
+        vocab: usize,
+    },
+    /// The weights sum to more than [`MAX_TOTAL`].
+    #[error("the weights sum to {total}, more than 2^62")]
+    TooHeavy {
+        /// The sum.
+        total: u128,
+    },
+    /// The vocabulary is larger than [`MAX_VOCAB`].
+    #[error("a vocabulary of {vocab} ids is larger than 2^24")]
+    TooWide {
+        /// The vocabulary size.
+        vocab: usize,
+    },
+    /// Sparse ids must ascend strictly and lie below the vocabulary size.
+    #[error("sparse id {id} is out of order, or outside a vocabulary of {vocab} ids")]
+    BadId {
+        /// The first id that is wrong.
+        id: u32,
+        /// The vocabulary size.
+        vocab: usize,
+    },
+}
+
+/// A next-token distribution over the ids `0..vocab`: see the [module docs](self).
+///
+/// Dense (a weight for each id) or sparse (the ids that kept a weight), with one meaning: equality,
+/// laws and *draws* do not depend on the form.
+///
+/// ```
+/// use draftproof_decode::{Dist, Token};
+/// let p = Dist::dense(vec![1, 2, 3, 4])?;
+/// assert_eq!((p.weight(Token(3)), p.total()), (4, 10));
+/// assert_eq!(p, Dist::sparse(4, vec![0, 1, 2, 3], vec![1, 2, 3, 4])?);
+/// # Ok::<(), draftproof_decode::dist::DistError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Dist {
+    vocab: usize,
+    form: Form,
+    total: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Form {
+    Dense(Vec<u64>),
+    Sparse { ids: Vec<u32>, weights: Vec<u64> },
+}
+
+impl Dist {
+    /// The distribution with weight `weights[i]` for token i.
+    ///
+    /// # Errors
+    /// If no weight is positive, or their sum or number is too large.
+    pub fn dense(weights: Vec<u64>) -> Result<Self, DistError> {
+        let vocab = weights.len();
+        let total = checked_total(vocab, &weights)?;
+        Ok(Self {
+            vocab,
+            form: Form::Dense(weights),
+            total,
+        })
+    }
+
+    /// The distribution over `0..vocab` with weight `weights[j]` for token `ids[j]`, 0 for others.
+    ///
+    /// # Errors
+    /// As [`dense`](Self::dense), and if the ids do not ascend strictly or leave the vocabulary.
+    ///
+    /// # Panics
+    /// If `ids` and `weights` differ in length.
+    pub fn sparse(vocab: usize, ids: Vec<u32>, weights: Vec<u64>) -> Result<Self, DistError> {
+        assert_eq!(ids.len(), weights.len(), "one weight an id");
+        let misplaced = ids
+            .windows(2)
+            .find(|pair| pair[0] >= pair[1])
+            .map(|pair| pair[1]);
+        let outside = ids.last().copied().filter(|&id| id as usize >= vocab);
+        if let Some(id) = misplaced.or(outside) {
+            return Err(DistError::BadId { id, vocab });
+        }
+        let total = checked_total(vocab, &weights)?;
+        Ok(Self {
+            vocab,
+            form: Form::Sparse { ids, weights },
+            total,
+        })
+    }
+
+    /// All mass on `token`: the law of a certain choice.
+    ///
+    /// # Errors
+    /// If the token is outside the vocabulary.
+    pub fn one_hot(vocab: usize, token: Token) -> Result<Self, DistError> {
+        Self::sparse(vocab, vec![token.0], vec![1])
+    }
+
+    /// The number of ids the distribution is over.
+    #[must_use]
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// `W`, the sum of all weights.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The weight of `token`; 0 outside the vocabulary.
+    #[must_use]
+    pub fn weight(&self, token: Token) -> u64 {
+        match &self.form {
+            Form::Dense(weights) => weights.get(token.index()).copied().unwrap_or(0),
+            Form::Sparse { ids, weights } => ids.binary_search(&token.0).map_or(0, |j| weights[j]),
+        }
+    }
+
+    /// The probability of `token`, rounded to `f64`.
+    #[must_use]
+    pub fn probability(&self, token: Token) -> f64 {
+        self.weight(token) as f64 / self.total as f64
+    }
+
+    /// The tokens with a positive weight and their weights, by ascending id.
+    pub fn support(&self) -> impl Iterator<Item = (Token, u64)> + '_ {
+        let (ids, weights): (&[u32], &[u64]) = match &self.form {
+            Form::Dense(weights) => (&[], weights),
+            Form::Sparse { ids, weights } => (ids, weights),
+        };
+        let dense = ids.is_empty();
+        weights
+            .iter()
+            .enumerate()
+            .filter(|&(_, &weight)| weight > 0)
+            .map(move |(j, &weight)| (if dense { Token::at(j) } else { Token(ids[j]) }, weight))
+    }
+
+    /// The number of tokens with a positive weight.
+    #[must_use]
+    pub fn support_len(&self) -> usize {
+        self.weights().iter().filter(|&&weight| weight > 0).count()
+    }
+
+    /// The only token with a positive weight, if there is just one.
+    #[must_use]
+    pub fn only(&self) -> Option<Token> {
+        let mut support = self.support();
+        let (token, weight) = support.next()?;
+        (weight == self.total).then_some(token)
+    }
+
+    /// The first token, in id order, whose cumulative weight exceeds `u`.
+    ///
+    /// # Panics
+    /// If `u` is not below the total.
+    #[must_use]
+    pub fn at(&self, u: u64) -> Token {
+        assert!(
+            u < self.total,
+            "a draw needs u < W, not {u} of {}",
+            self.total
+        );
+        // Block sums vectorise; only the block that holds the answer is walked.
+        const BLOCK: usize = 64;
+        let weights = self.weights();
+        let mut below = 0u64;
+        for (b, block) in weights.chunks(BLOCK).enumerate() {
+            let sum: u64 = block.iter().sum();
+            if u - below >= sum {
+                below += sum;
+                continue;
+            }
+            for (j, weight) in block.iter().enumerate() {
+                if u - below < *weight {
+                    return self.id(b * BLOCK + j);
+                }
+                below += weight;
+            }
+        }
+        unreachable!("the weights sum to the total, which exceeds u")
+    }
+
+    /// The entropy in bits, `Σ −p log2 p`, in `f64` (a figure for people; no decision uses it).
+    #[must_use]
+    pub fn entropy_bits(&self) -> f64 {
+        let total = self.total as f64;
+        let sum: f64 = self
+            .support()
+            .map(|(_, weight)| {
+                let p = weight as f64 / total;
+                -p * p.log2()
+            })
+            .sum();
+        sum.max(0.0)
+    }
+
+    fn weights(&self) -> &[u64] {
+        match &self.form {
+            Form::Dense(weights) | Form::Sparse { weights, .. } => weights,
+        }
+    }
+
+    fn id(&self, j: usize) -> Token {
+        match &self.form {
+            Form::Dense(_) => Token::at(j),
+            Form::Sparse { ids, .. } => Token(ids[j]),
+        }
+    }
+}
+
+/// Equal weights for equal ids: the form does not matter, the scale of the weights does.
+impl PartialEq for Dist {
+    fn eq(&self, other: &Self) -> bool {
+        self.vocab == other.vocab && self.total == other.total && self.support().eq(other.support())
+    }
+}
+
+impl Eq for Dist {}
+
+impl Law for Dist {
+    fn total(&self) -> U256 {
+        U256::from(self.total)
+    }
+
+    fn at(&self, u: U256) -> Token {
+        self.at(u.to::<u64>())
+    }
+
+    fn visit(&self, each: &mut dyn FnMut(Token, U256)) {
+        self.support()
+            .for_each(|(token, weight)| each(token, U256::from(weight)));
+    }
+
+    fn only(&self) -> Option<Token> {
+        self.only()
+    }
+}
+
+fn checked_total(vocab: usize, weights: &[u64]) -> Result<u64, DistError> {
+    if vocab > MAX_VOCAB {
+        return Err(DistError::TooWide { vocab });
+    }
+    let total: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
+    match u64::try_from(total) {
+        Ok(0) => Err(DistError::Empty { vocab }),
+        Ok(total) if total <= MAX_TOTAL => Ok(total),
+        _ => Err(DistError::TooHeavy { total }),
+    }
+}
+
+/// A probability as an exact fraction; it may exceed 1, which means certainty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fraction {
+    /// The numerator.
+    pub numerator: U256,
+    /// The denominator, not 0.
+    pub denominator: U256,
+}
+
+impl Fraction {
+    /// `numerator / denominator`.
+    ///
+    /// # Panics
+    /// If the denominator is 0.
+    #[must_use]
+    pub fn new(numerator: u128, denominator: u128) -> Self {
+        assert!(denominator > 0, "a probability has a positive denominator");
+        Self {
+            numerator: U256::from(numerator),
+            denominator: U256::from(denominator),
+        }
+    }
+
+    /// The nearest `f64`, near enough for a figure shown to people.
+    #[must_use]
+    pub fn to_f64(&self) -> f64 {
+        f64::from(self.numerator) / f64::from(self.denominator)
+    }
+}
+
+/// The probability with which token `x`, drawn from `q`, is accepted under target `p`:
+/// `min(1, p_x·W_q / (q_x·W_p))`, given as that fraction before the minimum.
+///
+/// # Panics
+/// If `q_x = 0`: such a token cannot have been drawn from `q`.
+#[must_use]
+pub fn acceptance(p: &Dist, q: &Dist, x: Token) -> Fraction {
+    let a = u128::from(p.weight(x)) * u128::from(q.total);
+    let b = u128::from(q.weight(x)) * u128::from(p.total);
+    assert!(
+        b > 0,
+        "token {x} has no weight in the law that it was drawn from"
+    );
+    Fraction::new(a, b)
+}
+
+/// The law from which the token is drawn after a rejection: `r_i ∝ max(0, p_i·W_q − q_i·W_p)`.
+///
+/// `None` if that is 0 everywhere, which cannot follow a rejection: all `r_i = 0` means
+/// `p_i·W_q ≤ q_i·W_p` for each i; both sides sum to `W_p·W_q`, so they are equal for each i, and
+/// then every token that `q` can draw is accepted with certainty.
+#[must_use]
+pub fn residual(p: &Dist, q: &Dist) -> Option<Residual> {
+    let (p_total, q_total) = (u128::from(p.total), u128::from(q.total));
+    let mut residual = Residual {
+        ids: Vec::new(),
+        weights: Vec::new(),
+        total: 0,
+    };
+    // Only where p has weight can p exceed q.
+    let mut q_weights = Cursor::new(q);
+    for (token, p_weight) in p.support() {
+        let a = u128::from(p_weight) * q_total;
+        let b = u128::from(q_weights.weight(token)) * p_total;
+        if a > b {
+            residual.ids.push(token.0);
+            residual.weights.push(a - b);
+            residual.total += a - b;
+        }
+    }
+    (residual.total > 0).then_some(residual)
+}
+
+/// `Σ min(p_i, q_i)` as an exact fraction: the probability that a token drawn from `q` is accepted,
+/// and 1 minus the total variation distance.
+#[must_use]
+pub fn overlap(p: &Dist, q: &Dist) -> Fraction {
+    let (p_total, q_total) = (u128::from(p.total), u128::from(q.total));
+    let mut q_weights = Cursor::new(q);
+    let shared = p
+        .support()
+        .map(|(token, p_weight)| {
+            let b = u128::from(q_weights.weight(token)) * p_total;
+            (u128::from(p_weight) * q_total).min(b)
+        })
+        .sum();
+    Fraction::new(shared, p_total * q_total)
+}
+
+/// The total variation distance `½ Σ |p_i − q_i|` as an exact fraction.
+#[must_use]
+pub fn total_variation(p: &Dist, q: &Dist) -> Fraction {
+    let overlap = overlap(p, q);
+    Fraction {
+        numerator: overlap.denominator - overlap.numerator,
+        denominator: overlap.denominator,
+    }
+}
+
+/// Weights of one distribution at ascending ids: a merge, not a search for each id.
+struct Cursor<'a> {
+    dist: &'a Dist,
+    next: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(dist: &'a Dist) -> Self {
+        Self { dist, next: 0 }
+    }
+
+    /// The weight of `token`, which is not below any asked for before.
+    fn weight(&mut self, token: Token) -> u64 {
+        match &self.dist.form {
+            Form::Dense(weights) => weights.get(token.index()).copied().unwrap_or(0),
+            Form::Sparse { ids, weights } => {
+                while self.next < ids.len() && ids[self.next] < token.0 {
+                    self.next += 1;
+                }
+                match ids.get(self.next) {
+                    Some(&id) if id == token.0 => weights[self.next],
+                    _ => 0,
+                }
+            }
+        }
+    }
+}
+
+/// What [`residual`] gives: wide weights by ascending id, total at most 2^124.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Residual {
+    ids: Vec<u32>,
+    weights: Vec<u128>,
+    total: u128,
+}
+
+impl Law for Residual {
+    fn total(&self) -> U256 {
+        U256::from(self.total)
+    }
+
+    fn at(&self, u: U256) -> Token {
+        let u = u.to::<u128>();
+        let mut cumulative = 0;
+        for (&id, weight) in self.ids.iter().zip(&self.weights) {
+            cumulative += weight;
+            if u < cumulative {
+                return Token(id);
+            }
+        }
+        panic!("a draw needs u < W, not {u} of {}", self.total)
+    }
+
+    fn visit(&self, each: &mut dyn FnMut(Token, U256)) {
+        for (&id, &weight) in self.ids.iter().zip(&self.weights) {
+            each(Token(id), U256::from(weight));
+        }
+    }
+
+    fn only(&self) -> Option<Token> {
+        match self.ids[..] {
+            [id] => Some(Token(id)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! [`ModelDrafter`]: a small model that draws from its own law under the same contract.
+
+use std::collections::HashMap;
+
+use super::{Draft, DraftEnd, Drafter, Proposal, Request, SessionId};
+use crate::{
+    Error, Token,
+    lm::{LanguageModel, Pass, SequenceId},
+    noise::Noise,
+    sampler::{Prefix, Sampler},
+    stats::{Meter, Part},
+};
+
+/// Drafts with a second model.
+///
+/// It remembers which tokens its cache holds and keeps their common beginning with the committed
+/// text. So it needs no word about what was accepted, and a rejected token cannot stay behind.
+#[derive(Debug)]
+pub struct ModelDrafter<'a> {
+    model: &'a mut dyn LanguageModel,
+    held: HashMap<SessionId, Held>,
+}
+
+/// A sequence of the draft model and the tokens in its cache.
+#[derive(Debug)]
+struct Held {
+    sequence: SequenceId,
+    tokens: Vec<Token>,
+}
+
+/// One request's draft in the making.
+struct Running<'a> {
+    request: Request<'a>,
+    /// Committed and proposed tokens.
+    tokens: Vec<Token>,
+    draft: Draft,
+    live: bool,
+}
+
+impl Running<'_> {
+    fn end(&mut self, why: DraftEnd) {
+        self.draft.ended = Some(why);
+        self.live = false;
+    }
+}
+
+impl<'a> ModelDrafter<'a> {
+    /// Drafts with `model`, whose ids mean the same strings as the target's.
+    pub fn new(model: &'a mut dyn LanguageModel) -> Self {
+        Self {
+            model,
+            held: HashMap::new(),
+        }
+    }
+
+    /// Cuts the cache back to what it shares with `tokens`, less the last one, whose row is wanted.
+    fn resume(&mut self, session: SessionId, tokens: &[Token]) -> Result<(), Error> {
+        let held = match self.held.entry(session) {
+            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                let sequence = self.model.open().map_err(Error::Draft)?;
+                entry.insert(Held {
+                    sequence,
+                    tokens: Vec::new(),
+                })
+            }
+        };
+        let shared = held
+            .tokens
+            .iter()
+            .zip(tokens)
+            .take_while(|(a, b)| a == b)
+            .count();
+        let keep = shared.min(tokens.len().saturating_sub(1));
+        if keep < held.tokens.len() {
+            self.model
+                .truncate(held.sequence, keep)
+                .map_err(Error::Draft)?;
+            held.tokens.truncate(keep);
+        }
+        Ok(())
+    }
+
+    /// Ends drafts that the model cannot continue, before anything is computed.
+    fn check(&self, running: &mut Running<'_>) {
+        let new = &running.tokens[self.held[&running.request.session].tokens.len()..];
+        if let Some(&token) = new.iter().find(|token| token.index() >= self.model.vocab()) {
+            running.end(DraftEnd::UnknownToken(token));
+        } else if running.tokens.len() > self.model.context() {
+            running.end(DraftEnd::ContextFull);
+        }
+    }
+
+    /// Proposes one more token for each live draft, in one pass.
+    fn step(
+        &mut self,
+        runs: &mut [Running<'_>],
+        sampler: &Sampler,
+        noise: &mut dyn Noise,
+        meter: &mut Meter<'_>,
+    ) -> Result<(), Error> {
+        runs.iter_mut()
+            .filter(|run| run.live)
+            .for_each(|run| self.check(run));
+        let mut live: Vec<&mut Running<'_>> = runs.iter_mut().filter(|run| run.live).collect();
+        if live.is_empty() {
+            return Ok(());
+        }
+        let batch: Vec<Pass<'_>> = live
+            .iter()
+            .map(|run| {
+                let held = &self.held[&run.request.session];
+                let tokens = &run.tokens[held.tokens.len()..];
+                Pass {
+                    sequence: held.sequence,
+                    tokens,
+                    rows: 1,
+                }
+            })
+            .collect();
+        let rows = meter
+            .time(Part::Draft, || self.model.forward(&batch))
+            .map_err(Error::Draft)?;
+        for (run, rows) in live.iter_mut().zip(&rows) {
+            let held = self
+                .held
+                .get_mut(&run.request.session)
+                .expect("opened by `resume`");
+            held.tokens
+                .extend_from_slice(&run.tokens[held.tokens.len()..]);
+            meter.time(Part::Sampler, || draw(run, rows.row(0), sampler, noise));
+        }
+        Ok(())
+    }
+}
+
+fn draw(run: &mut Running<'_>, row: &[f32], sampler: &Sampler, noise: &mut dyn Noise) {
+    let prefix = Prefix {
+        tokens: &run.tokens,
+        ..run.request.prefix
+    };
+    match sampler.law(prefix, row) {
+        Ok(q) => {
+            let offset = run.draft.proposals.len();
+            let proposal = Proposal::draw(q, run.request.round, offset, noise);
+            run.tokens.push(proposal.token());
+            run.live =
+                !run.request.ends.contains(&proposal.token()) && offset + 1 < run.request.limit;
+            run.draft.proposals.push(proposal);
+        }
+        Err(source) => run.end(DraftEnd::UnusableRow {
+            position: run.tokens.len(),
+            source,
+        }),
+    }
+}
+
+impl Drafter for ModelDrafter<'_> {
+    fn propose(
+        &mut self,
+        requests: &[Request<'_>],
+        sampler: &Sampler,
+        noise: &mut dyn Noise,
+        meter: &mut Meter<'_>,
+    ) -> Result<Vec<Draft>, Error> {
+        let mut runs = Vec::with_capacity(requests.len());
+        for &request in requests {
+            self.resume(request.session, request.prefix.tokens)?;
+            let tokens = request.prefix.tokens.to_vec();
+            runs.push(Running {
+                request,
+                tokens,
+                draft: Draft::default(),
+                live: request.limit > 0,
+            });
+        }
+        while runs.iter().any(|run| run.live) {
+            self.step(&mut runs, sampler, noise, meter)?;
+        }
+        Ok(runs.into_iter().map(|run| run.draft).collect())
+    }
+
+    fn close(&mut self, session: SessionId) {
+        if let Some(held) = self.held.remove(&session) {
+            self.model.close(held.sequence);
+        }
+    }
+}

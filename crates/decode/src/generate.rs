@@ -1,0 +1,131 @@
+//! The loop: draft, verify, commit, truncate. Read this file first.
+//!
+//! ```text
+//! committed tokens ─▶ drafter ─▶ proposals {token, q}
+//!        │                            │
+//!        └──────▶ target ◀────────────┘   one pass: rows for each drafted place and the next
+//!                   │
+//!                 verifier ─▶ verdict: accepted prefix + one token ─▶ commit ─▶ truncate
+//! ```
+//!
+//! Invariant between rounds: the target's cache holds a beginning of the committed tokens (all but
+//! the last, once a round is done), so a pass always takes the committed tokens that the cache
+//! lacks, then the drafted ones.
+
+use crate::{
+    Error, Token,
+    draft::{Draft, Drafter, Request, SessionId},
+    lm::{LanguageModel, Pass, Rows},
+    noise::Noise,
+    sampler::Sampler,
+    session::{Listener, RowLaws, Session},
+    stats::{Meter, Part},
+    verify::{Block, Verifier},
+};
+
+/// All that decoding needs, borrowed for a run.
+#[derive(Debug)]
+pub struct Engine<'a> {
+    /// The model whose law the text follows.
+    pub target: &'a mut dyn LanguageModel,
+    /// Where proposals come from.
+    pub drafter: &'a mut dyn Drafter,
+    /// The rule that judges them.
+    pub verifier: &'a dyn Verifier,
+    /// The contract, for target and draft alike.
+    pub sampler: &'a Sampler,
+    /// The source of random choices.
+    pub noise: &'a mut dyn Noise,
+    /// Where the time goes.
+    pub meter: Meter<'a>,
+}
+
+/// Continues every session to its end; sessions share the passes of both models.
+///
+/// The tokens of a session depend on its prompt, its seed and its limits, not on its company.
+///
+/// # Errors
+/// If a session cannot be continued, a model fails, a row that decides a token has no law, or the
+/// listener fails. Committed tokens stay in the sessions.
+pub fn generate(
+    engine: &mut Engine<'_>,
+    sessions: &mut [Session],
+    listener: &mut dyn Listener,
+) -> Result<(), Error> {
+    let result = rounds(engine, sessions, listener);
+    for (id, session) in sessions.iter_mut().enumerate() {
+        session.close(engine.target);
+        engine.drafter.close(SessionId(id));
+    }
+    result
+}
+
+fn rounds(
+    engine: &mut Engine<'_>,
+    sessions: &mut [Session],
+    listener: &mut dyn Listener,
+) -> Result<(), Error> {
+    for session in sessions.iter_mut() {
+        session.open(engine.target, engine.sampler)?;
+    }
+    loop {
+        let mut live: Vec<(SessionId, &mut Session)> = sessions
+            .iter_mut()
+            .enumerate()
+            .map(|(id, session)| (SessionId(id), session))
+            .filter(|(_, session)| session.finish().is_none())
+            .collect();
+        if live.is_empty() {
+            return Ok(());
+        }
+        let drafts = draft(engine, &live)?;
+        let rows = target_pass(engine, &live, &drafts)?;
+        for (((id, session), draft), rows) in live.iter_mut().zip(&drafts).zip(&rows) {
+            let laws = RowLaws::new(engine.sampler, session, draft, rows);
+            let block = Block {
+                proposals: &draft.proposals,
+                target: &laws,
+                round: session.round(),
+            };
+            let verdict = engine.meter.time(Part::Sampler, || {
+                engine.verifier.verify(&block, engine.noise)
+            })?;
+            session.commit(*id, draft, verdict, rows, listener, engine.target.context())?;
+            session.truncate(engine.target)?;
+        }
+    }
+}
+
+fn draft(engine: &mut Engine<'_>, live: &[(SessionId, &mut Session)]) -> Result<Vec<Draft>, Error> {
+    let requests: Vec<Request<'_>> = live
+        .iter()
+        .map(|(id, session)| session.request(*id, engine.target.context()))
+        .collect();
+    engine
+        .drafter
+        .propose(&requests, engine.sampler, engine.noise, &mut engine.meter)
+}
+
+fn target_pass(
+    engine: &mut Engine<'_>,
+    live: &[(SessionId, &mut Session)],
+    drafts: &[Draft],
+) -> Result<Vec<Rows>, Error> {
+    let mut tokens: Vec<(_, Vec<Token>)> = Vec::with_capacity(live.len());
+    for ((_, session), draft) in live.iter().zip(drafts) {
+        tokens.push(session.pass(engine.target, draft)?);
+    }
+    let batch: Vec<Pass<'_>> = tokens
+        .iter()
+        .zip(drafts)
+        .map(|((sequence, tokens), draft)| Pass {
+            sequence: *sequence,
+            tokens,
+            rows: draft.proposals.len() + 1,
+        })
+        .collect();
+    engine
+        .meter
+        .time(Part::Verify, || engine.target.forward(&batch))
+        .map_err(Error::Target)
+}

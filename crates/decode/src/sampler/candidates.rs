@@ -1,0 +1,107 @@
+//! [`Candidates`]: what is left of a row between two steps of the contract.
+
+use super::{RowError, Step, temperature};
+use crate::{Dist, Token};
+
+/// The surviving tokens of a row with their logits and, once a step has asked, their weights.
+///
+/// Never empty: at least one candidate has a finite logit.
+#[derive(Debug)]
+pub(super) struct Candidates {
+    vocab: usize,
+    /// The surviving ids, ascending; `None` while all of `0..logits.len()` are candidates.
+    ids: Option<Vec<u32>>,
+    /// Parallel to the ids; −∞ is banned.
+    logits: Vec<f64>,
+    temperature: f64,
+    /// Parallel to the ids, at `temperature`; absent until a step needs weights.
+    weights: Option<Vec<u64>>,
+}
+
+impl Candidates {
+    pub(super) fn new(vocab: usize, logits: &[f32]) -> Result<Self, RowError> {
+        let used = &logits[..logits.len().min(vocab)];
+        // `< ∞` is false for NaN and +∞ alone; counting, unlike searching, is vectorised.
+        if used.iter().filter(|z| **z < f32::INFINITY).count() < used.len() {
+            let bad = used
+                .iter()
+                .position(|z| z.is_nan() || *z == f32::INFINITY)
+                .unwrap_or(0);
+            return Err(RowError::NonFinite {
+                token: Token::at(bad),
+                value: used[bad],
+            });
+        }
+        // Adding 0 makes −0 and 0 the same logit, also to the last bit.
+        let logits: Vec<f64> = used.iter().map(|&z| f64::from(z) + 0.0).collect();
+        let candidates = Self {
+            vocab,
+            ids: None,
+            logits,
+            temperature: 1.0,
+            weights: None,
+        };
+        candidates.nonempty_after(Step::Logits)
+    }
+
+    fn nonempty_after(self, step: Step) -> Result<Self, RowError> {
+        if self.logits.iter().any(|&z| z > f64::NEG_INFINITY) {
+            Ok(self)
+        } else {
+            Err(RowError::Empty { step })
+        }
+    }
+
+    /// The logits of the candidates, by ascending id; −∞ is banned.
+    pub(super) fn logits(&self) -> &[f64] {
+        &self.logits
+    }
+
+    /// The weights of the candidates, by ascending id, at the temperature reached so far (1 before
+    /// the temperature step).
+    pub(super) fn weights(&mut self) -> &[u64] {
+        self.weights
+            .get_or_insert_with(|| temperature::weights(&self.logits, self.temperature))
+    }
+
+    pub(super) fn set_temperature(&mut self, temperature: f64) {
+        self.temperature = temperature;
+        self.weights = None;
+    }
+
+    /// Keeps the candidates at `places` (ascending, not empty) of the slices above.
+    pub(super) fn keep(&mut self, places: &[usize]) {
+        assert!(!places.is_empty(), "a filter keeps at least one candidate");
+        if places.len() == self.logits.len() {
+            return;
+        }
+        self.ids = Some(match &self.ids {
+            None => places.iter().map(|&i| Token::at(i).0).collect(),
+            Some(ids) => places.iter().map(|&i| ids[i]).collect(),
+        });
+        self.logits = places.iter().map(|&i| self.logits[i]).collect();
+        if let Some(weights) = &mut self.weights {
+            *weights = places.iter().map(|&i| weights[i]).collect();
+        }
+    }
+
+    pub(super) fn into_dist(mut self) -> Dist {
+        let mut weights = match self.weights.take() {
+            Some(weights) => weights,
+            None => temperature::weights(&self.logits, self.temperature),
+        };
+        match self.ids {
+            None => {
+                weights.resize(self.vocab, 0);
+                Dist::dense(weights)
+            }
+            Some(mut ids) => {
+                let mut live = weights.iter().map(|&weight| weight > 0);
+                ids.retain(|_| live.next().unwrap_or(false));
+                weights.retain(|&weight| weight > 0);
+                Dist::sparse(self.vocab, ids, weights)
+            }
+        }
+        .expect("the largest logit has a positive weight, and the total is bounded by construction")
+    }
+}

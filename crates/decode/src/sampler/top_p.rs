@@ -1,0 +1,151 @@
+//! Top-p (nucleus): the heaviest tokens up to a mass of p.
+//!
+//! # Formula
+//! Candidates are ranked by (weight descending, id ascending). With `t = ⌈p·W⌉`, a token stays
+//! while the weight *before* it is below t. So the token that crosses p stays, and the first always
+//! does. p is the decimal that was typed, so the threshold is exact.
+//! (Holtzman et al. 1904.09751, §3.1, with the smallest such set.)
+//!
+//! # Example
+//! (0.5, 0.3, 0.1, 0.1) with p = 0.8 keeps two tokens: the mass before the third is 0.8, not below.
+//!
+//! # Edge cases
+//! p = 1 keeps everything, whatever rounding the weights went through.
+
+use super::candidates::Candidates;
+use crate::Decimal;
+
+/// Keeps the nucleus of mass `p`.
+pub(super) fn apply(candidates: &mut Candidates, p: Decimal) {
+    if p < Decimal::ONE {
+        let weights = candidates.weights();
+        let total: u64 = weights.iter().sum();
+        let threshold = u64::try_from(p.ceil_of(total)).expect("p < 1, so ⌈p·W⌉ ≤ W");
+        let places = nucleus(weights, threshold);
+        candidates.keep(&places);
+    }
+}
+
+/// The places of the nucleus, ascending: by rank, those with less than `threshold` before them.
+///
+/// Finds the weight class (by bit length) in which the threshold is crossed and ranks within that
+/// class alone: classes above stay whole, classes below go whole, and nothing else is sorted.
+fn nucleus(weights: &[u64], threshold: u64) -> Vec<usize> {
+    let class = |weight: u64| (u64::BITS - weight.leading_zeros()) as usize;
+    let mut mass = [0u64; 65];
+    for &weight in weights {
+        mass[class(weight)] += weight;
+    }
+    let mut before = 0;
+    let mut crossing = 64;
+    // The lowest class, 0, holds only weights 0, which never stay: their prefix mass is W.
+    while crossing > 1 && before + mass[crossing] < threshold {
+        before += mass[crossing];
+        crossing -= 1;
+    }
+    // Classes without mass above the crossing hold nothing; a threshold of 0 keeps the first token,
+    // which is in the highest class with mass.
+    while mass[crossing] == 0 {
+        crossing -= 1;
+    }
+    let mut places: Vec<usize> = Vec::new();
+    let mut ranked: Vec<(u64, usize)> = Vec::new();
+    for (place, &weight) in weights.iter().enumerate() {
+        match class(weight).cmp(&crossing) {
+            std::cmp::Ordering::Greater => places.push(place),
+            std::cmp::Ordering::Equal => ranked.push((weight, place)),
+            std::cmp::Ordering::Less => {}
+        }
+    }
+    let kept = first_to_reach(&mut ranked, threshold.saturating_sub(before));
+    places.extend(ranked[..kept].iter().map(|&(_, place)| place));
+    places.sort_unstable();
+    places
+}
+
+/// Brings the first by rank to the front of `ranked` and returns how many of them it takes for
+/// their weights to reach `threshold`; at least one.
+///
+/// Halves the range by selection until it is short, so that a flat row costs linear time as well.
+fn first_to_reach(ranked: &mut [(u64, usize)], mut threshold: u64) -> usize {
+    let by_rank = |a: &(u64, usize), b: &(u64, usize)| b.0.cmp(&a.0).then(a.1.cmp(&b.1));
+    let (mut from, mut to) = (0, ranked.len());
+    while to - from > 64 {
+        let middle = (to - from) / 2;
+        let range = &mut ranked[from..to];
+        range.select_nth_unstable_by(middle, by_rank);
+        let front: u64 = range[..middle].iter().map(|&(weight, _)| weight).sum();
+        if front >= threshold {
+            to = from + middle;
+        } else {
+            threshold -= front;
+            from += middle;
+        }
+    }
+    ranked[from..to].sort_unstable_by(by_rank);
+    let mut before = 0;
+    let crossing = ranked[from..to].iter().position(|&(weight, _)| {
+        before += weight;
+        before >= threshold
+    });
+    from + crossing.map_or(to - from, |place| place + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(weights: &[u64], threshold: u64) -> Vec<usize> {
+        let mut ranked: Vec<usize> = (0..weights.len()).collect();
+        ranked.sort_by(|&a, &b| weights[b].cmp(&weights[a]).then(a.cmp(&b)));
+        let mut before = 0;
+        let mut kept = Vec::new();
+        for place in ranked {
+            if before < threshold || kept.is_empty() {
+                kept.push(place);
+            }
+            before += weights[place];
+        }
+        kept.sort_unstable();
+        kept
+    }
+
+    #[test]
+    fn agrees_with_sorting_everything() {
+        let mut state = 5u64;
+        let mut next = |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 20) % below
+        };
+        for round in 0..600 {
+            let n = 1 + next(2000) as usize;
+            let largest = [2, 5, 1000, 1 << 40][round % 4];
+            let mut weights: Vec<u64> = (0..n).map(|_| next(largest)).collect();
+            if weights.iter().all(|&weight| weight == 0) {
+                weights[n / 2] = 1;
+            }
+            let total: u64 = weights.iter().sum();
+            let threshold = match round % 5 {
+                0 => 0,
+                1 => total,
+                _ => next(total) + 1,
+            };
+            assert_eq!(
+                nucleus(&weights, threshold),
+                plain(&weights, threshold),
+                "{threshold}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_crossing_token_stays_and_equality_is_exact() {
+        assert_eq!(nucleus(&[5, 3, 1, 1], 8), [0, 1]);
+        assert_eq!(nucleus(&[5, 3, 1, 1], 9), [0, 1, 2]);
+        assert_eq!(nucleus(&[4, 3, 2, 1], 8), [0, 1, 2]);
+        assert_eq!(nucleus(&[1, 0, 95, 4], 90), [2]);
+        assert_eq!(nucleus(&[1, 1, 1, 1], 2), [0, 1]);
+    }
+}

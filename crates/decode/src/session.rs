@@ -1,0 +1,322 @@
+//! [`Session`]: one continuation, from its prompt to its end.
+
+use std::fmt;
+
+use crate::{
+    Dist, Error, Token,
+    draft::{Draft, Request, SessionId},
+    error::ListenerError,
+    lm::{LanguageModel, Rows, SequenceId},
+    noise::{RoundNoise, Seed},
+    sampler::{Prefix, Sampler},
+    stats::Stats,
+    verify::{Origin, TargetLaws, Verdict},
+};
+
+/// Why a continuation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FinishReason {
+    /// The model ended the text.
+    Eos,
+    /// The listener asked for it: a stop string.
+    Stop,
+    /// The limit on generated tokens.
+    Length,
+    /// The target's context is full.
+    Context,
+}
+
+impl fmt::Display for FinishReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Eos => "eos",
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Context => "context",
+        })
+    }
+}
+
+/// When a continuation ends, and how far ahead it drafts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The most tokens to generate.
+    pub max_tokens: usize,
+    /// Tokens that end the text; empty to go on past them.
+    pub eos: Vec<Token>,
+    /// How many tokens to draft a round.
+    pub draft_len: usize,
+}
+
+/// A token as it is committed.
+#[derive(Clone, Copy, Debug)]
+pub struct Emitted<'a> {
+    /// The continuation.
+    pub session: SessionId,
+    /// The token.
+    pub token: Token,
+    /// Where it came from.
+    pub origin: Origin,
+    /// The target's law that it follows.
+    pub law: &'a Dist,
+    /// The target's logits behind that law.
+    pub logits: &'a [f32],
+    /// Whether it ends the text as one of [`Limits::eos`].
+    pub is_eos: bool,
+}
+
+/// Receives tokens as they are decided, in order.
+pub trait Listener {
+    /// A token was committed. `Ok(true)` ends the continuation after it: a stop string is complete.
+    ///
+    /// # Errors
+    /// If the token cannot be received; generation stops.
+    fn token(&mut self, emitted: &Emitted<'_>) -> Result<bool, ListenerError>;
+
+    /// A row of the draft had no law; decoding goes on without the proposal.
+    fn warning(&mut self, session: SessionId, message: &str) {
+        let _ = (session, message);
+    }
+}
+
+/// Receives nothing.
+impl Listener for () {
+    fn token(&mut self, _: &Emitted<'_>) -> Result<bool, ListenerError> {
+        Ok(false)
+    }
+}
+
+/// One continuation of one prompt.
+#[derive(Clone, Debug)]
+pub struct Session {
+    tokens: Vec<Token>,
+    prompt_len: usize,
+    seed: Seed,
+    limits: Limits,
+    sequence: Option<SequenceId>,
+    finish: Option<FinishReason>,
+    stats: Stats,
+}
+
+impl Session {
+    /// A continuation of `prompt` with the noise of `seed`.
+    #[must_use]
+    pub fn new(prompt: &[Token], seed: Seed, limits: Limits) -> Self {
+        Self {
+            tokens: prompt.to_vec(),
+            prompt_len: prompt.len(),
+            seed,
+            limits,
+            sequence: None,
+            finish: None,
+            stats: Stats::default(),
+        }
+    }
+
+    /// The generated tokens, a final EOS included.
+    #[must_use]
+    pub fn generated(&self) -> &[Token] {
+        &self.tokens[self.prompt_len..]
+    }
+
+    /// Why it ended, once it has.
+    #[must_use]
+    pub fn finish(&self) -> Option<FinishReason> {
+        self.finish
+    }
+
+    /// Its counters.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Its noise.
+    #[must_use]
+    pub fn seed(&self) -> Seed {
+        self.seed
+    }
+
+    fn prefix(&self) -> Prefix<'_> {
+        Prefix {
+            tokens: &self.tokens,
+            prompt_len: self.prompt_len,
+        }
+    }
+
+    pub(crate) fn open(
+        &mut self,
+        target: &mut dyn LanguageModel,
+        sampler: &Sampler,
+    ) -> Result<(), Error> {
+        if sampler.vocab() != target.vocab() {
+            let (sampler, target) = (sampler.vocab(), target.vocab());
+            return Err(Error::VocabMismatch { sampler, target });
+        }
+        if self.tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if self.tokens.len() >= target.context() {
+            let (prompt, context) = (self.tokens.len(), target.context());
+            return Err(Error::PromptTooLong { prompt, context });
+        }
+        if self.limits.max_tokens == 0 {
+            self.finish = Some(FinishReason::Length);
+        }
+        self.sequence = Some(target.open().map_err(Error::Target)?);
+        Ok(())
+    }
+
+    pub(crate) fn close(&mut self, target: &mut dyn LanguageModel) {
+        if let Some(sequence) = self.sequence.take() {
+            target.close(sequence);
+        }
+    }
+
+    pub(crate) fn round(&self) -> RoundNoise {
+        RoundNoise {
+            seed: self.seed,
+            round_start: self.tokens.len() as u64,
+        }
+    }
+
+    /// The wish for proposals: at most the draft length, and no more than may still be emitted,
+    /// less the one token that follows every block.
+    pub(crate) fn request(&self, session: SessionId, context: usize) -> Request<'_> {
+        let room = context - self.tokens.len();
+        let left = self.limits.max_tokens - self.generated().len();
+        let limit = self.limits.draft_len.min(room - 1).min(left - 1);
+        let ends = &self.limits.eos;
+        Request {
+            session,
+            prefix: self.prefix(),
+            round: self.round(),
+            limit,
+            ends,
+        }
+    }
+
+    /// The target's next pass: the committed tokens its cache lacks, then the drafted ones.
+    pub(crate) fn pass(
+        &self,
+        target: &dyn LanguageModel,
+        draft: &Draft,
+    ) -> Result<(SequenceId, Vec<Token>), Error> {
+        let sequence = self.sequence.expect("a session is open while it runs");
+        let held = target.len(sequence).map_err(Error::Target)?;
+        let mut tokens = self.tokens[held..].to_vec();
+        tokens.extend(draft.proposals.iter().map(|proposal| proposal.token()));
+        Ok((sequence, tokens))
+    }
+
+    /// Takes a verdict's tokens in order until one of them ends the text; the rest is discarded, and
+    /// with it all that was counted about it.
+    pub(crate) fn commit(
+        &mut self,
+        id: SessionId,
+        draft: &Draft,
+        verdict: Verdict,
+        rows: &Rows,
+        listener: &mut dyn Listener,
+        context: usize,
+    ) -> Result<(), Error> {
+        self.stats.rounds += 1;
+        self.stats.drafted += draft.proposals.len() as u64;
+        if let Some(end @ crate::draft::DraftEnd::UnusableRow { .. }) = &draft.ended {
+            self.stats.unusable_draft_rows += 1;
+            listener.warning(id, &end.to_string());
+        }
+        for (i, law) in verdict.laws.iter().enumerate() {
+            let proposal = draft.proposals.get(i);
+            let accepted = i < verdict.accepted;
+            let (token, origin) = match proposal {
+                Some(proposal) if accepted => (proposal.token(), Origin::Draft),
+                _ => (verdict.next, verdict.origin),
+            };
+            if let Some(proposal) = proposal {
+                self.stats.judged(i, accepted, law, proposal.q());
+            }
+            self.stats.emitted(law);
+            self.tokens.push(token);
+            let is_eos = self.limits.eos.contains(&token);
+            let logits = rows.row(i);
+            let emitted = Emitted {
+                session: id,
+                token,
+                origin,
+                law,
+                logits,
+                is_eos,
+            };
+            let stop = listener.token(&emitted).map_err(Error::Listener)?;
+            self.finish = if is_eos {
+                Some(FinishReason::Eos)
+            } else if stop {
+                Some(FinishReason::Stop)
+            } else if self.generated().len() >= self.limits.max_tokens {
+                Some(FinishReason::Length)
+            } else if self.tokens.len() >= context {
+                Some(FinishReason::Context)
+            } else {
+                None
+            };
+            if self.finish.is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts the target's cache back to the committed tokens, less the last one, whose row the next
+    /// round needs.
+    pub(crate) fn truncate(&self, target: &mut dyn LanguageModel) -> Result<(), Error> {
+        let sequence = self.sequence.expect("a session is open while it runs");
+        target
+            .truncate(sequence, self.tokens.len() - 1)
+            .map_err(Error::Target)
+    }
+}
+
+/// The target's laws along a drafted block, from its rows of logits.
+#[derive(Debug)]
+pub(crate) struct RowLaws<'a> {
+    sampler: &'a Sampler,
+    /// Committed and drafted tokens.
+    tokens: Vec<Token>,
+    committed: usize,
+    prompt_len: usize,
+    rows: &'a Rows,
+}
+
+impl<'a> RowLaws<'a> {
+    pub(crate) fn new(
+        sampler: &'a Sampler,
+        session: &Session,
+        draft: &Draft,
+        rows: &'a Rows,
+    ) -> Self {
+        let mut tokens = session.tokens.clone();
+        tokens.extend(draft.proposals.iter().map(|proposal| proposal.token()));
+        let (committed, prompt_len) = (session.tokens.len(), session.prompt_len);
+        Self {
+            sampler,
+            tokens,
+            committed,
+            prompt_len,
+            rows,
+        }
+    }
+}
+
+impl TargetLaws for RowLaws<'_> {
+    fn law(&self, i: usize) -> Result<Dist, Error> {
+        let position = self.committed + i;
+        let prefix = Prefix {
+            tokens: &self.tokens[..position],
+            prompt_len: self.prompt_len,
+        };
+        self.sampler
+            .law(prefix, self.rows.row(i))
+            .map_err(|source| Error::Row { position, source })
+    }
+}

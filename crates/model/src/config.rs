@@ -1,0 +1,308 @@
+//! `config.json`: the file's own layout on one side, what a transformer needs on the other.
+//!
+//! Each family reads its JSON ([`families`](crate::families)) and gives a [`TransformerConfig`],
+//! which is checked here once: after that no size is zero, nothing overflows and nothing is left
+//! that would have to be ignored. Both of today's layouts are read, the hub's (`rope_theta`,
+//! `rope_scaling`, `torch_dtype`) and transformers 5's (`rope_parameters`, `dtype`).
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::{Error, families, rope::RopeConfig};
+
+/// Positions are computed in f32, which holds every integer up to here.
+const MAX_CONTEXT: usize = 1 << 24;
+
+/// What a `config.json` says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// The family, as `model_type` names it.
+    pub model_type: String,
+    /// Sizes and arithmetic.
+    pub transformer: TransformerConfig,
+    /// The id that begins a text.
+    pub bos: Option<u32>,
+    /// The ids that end a text.
+    pub eos: Vec<u32>,
+}
+
+/// Sizes and arithmetic of a decoder-only transformer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TransformerConfig {
+    /// Rows of the embedding and of the head, padding included.
+    pub vocab: usize,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Width inside the feed-forward block.
+    pub intermediate: usize,
+    /// Number of layers.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; query heads share them in groups.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// The most positions.
+    pub context: usize,
+    /// Added to the mean square in every norm.
+    pub norm_epsilon: f64,
+    /// Rotary positions.
+    pub rope: RopeConfig,
+    /// Whether the four projections of attention have a bias.
+    pub attention_bias: bool,
+    /// Whether the three projections of the feed-forward block have a bias.
+    pub mlp_bias: bool,
+    /// Whether the head is the embedding.
+    pub tied_head: bool,
+}
+
+impl ModelConfig {
+    /// Reads a `config.json`; `file` names it in errors.
+    ///
+    /// # Errors
+    /// If it is no JSON object, of an unknown family, or asks for what is not supported.
+    pub fn parse(file: &str, bytes: &[u8]) -> Result<Self, Error> {
+        let raw: Map<String, Value> =
+            serde_json::from_slice(bytes).map_err(|source| Error::json(file, source))?;
+        let common: Common = read(file, &raw)?;
+        let (model_type, transformer) = families::parse(file, &raw)?;
+        transformer.check(file)?;
+        Ok(Self {
+            model_type,
+            transformer,
+            bos: common.bos_token_id,
+            eos: common.eos_token_id.map(Ids::into_vec).unwrap_or_default(),
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct Common {
+    bos_token_id: Option<u32>,
+    eos_token_id: Option<Ids>,
+}
+
+/// One id or several, as `eos_token_id` is written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Ids {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl Ids {
+    pub(crate) fn into_vec(self) -> Vec<u32> {
+        match self {
+            Self::One(id) => vec![id],
+            Self::Many(ids) => ids,
+        }
+    }
+}
+
+/// Reads a family's fields out of the object; fields it does not name are left.
+pub(crate) fn read<T: for<'de> Deserialize<'de>>(
+    file: &str,
+    raw: &Map<String, Value>,
+) -> Result<T, Error> {
+    T::deserialize(raw).map_err(|source| Error::json(file, source))
+}
+
+/// Refuses fields that would change the arithmetic and that no family here honours, unless they are
+/// absent, null or the value that changes nothing.
+pub(crate) fn refuse_unsupported(file: &str, raw: &Map<String, Value>) -> Result<(), Error> {
+    let neutral = [
+        ("quantization_config", Value::Null),
+        ("attn_logit_softcapping", Value::Null),
+        ("final_logit_softcapping", Value::Null),
+        ("query_pre_attn_scalar", Value::Null),
+        ("attention_multiplier", 1.0.into()),
+        ("embedding_multiplier", 1.0.into()),
+        ("residual_multiplier", 1.0.into()),
+        ("logits_scaling", 1.0.into()),
+        ("logit_scale", 1.0.into()),
+        ("partial_rotary_factor", 1.0.into()),
+        ("use_qk_norm", false.into()),
+        ("qk_norm", false.into()),
+        ("alibi", false.into()),
+        ("is_encoder_decoder", false.into()),
+        ("num_local_experts", 0.into()),
+        ("num_experts", 0.into()),
+    ];
+    for (field, expected) in neutral {
+        match raw.get(field) {
+            None | Some(Value::Null) => {}
+            Some(found) if *found == expected || same_number(found, &expected) => {}
+            Some(found) => return Err(Error::field(file, field, expected.to_string(), found)),
+        }
+    }
+    refuse_windows(file, raw)
+}
+
+fn same_number(a: &Value, b: &Value) -> bool {
+    matches!((a.as_f64(), b.as_f64()), (Some(a), Some(b)) if a == b)
+}
+
+fn refuse_windows(file: &str, raw: &Map<String, Value>) -> Result<(), Error> {
+    let switched_off = raw.get("use_sliding_window") == Some(&Value::Bool(false));
+    match raw.get("sliding_window") {
+        None | Some(Value::Null) => {}
+        Some(_) if switched_off => {}
+        Some(found) => return Err(Error::field(file, "sliding_window", "null", found)),
+    }
+    if let Some(Value::Array(types)) = raw.get("layer_types")
+        && let Some(other) = types.iter().find(|kind| *kind != "full_attention")
+    {
+        return Err(Error::field(file, "layer_types", "only \"full_attention\"", other));
+    }
+    Ok(())
+}
+
+impl TransformerConfig {
+    /// Width of all query heads together.
+    #[must_use]
+    pub fn query_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Width of all key heads together.
+    #[must_use]
+    pub fn kv_width(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    fn check(&self, file: &str) -> Result<(), Error> {
+        let sizes = [
+            ("vocab_size", self.vocab),
+            ("hidden_size", self.hidden),
+            ("intermediate_size", self.intermediate),
+            ("num_hidden_layers", self.layers),
+            ("num_attention_heads", self.heads),
+            ("num_key_value_heads", self.kv_heads),
+            ("head_dim", self.head_dim),
+            ("max_position_embeddings", self.context),
+        ];
+        for (field, size) in sizes {
+            // With every size below 2^31 no product of two overflows, on any 64-bit platform.
+            if size == 0 || size > i32::MAX as usize {
+                return Err(Error::field(file, field, "a size from 1 to 2147483647", size));
+            }
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let expected = format!("a divisor of the {} attention heads", self.heads);
+            return Err(Error::field(file, "num_key_value_heads", expected, self.kv_heads));
+        }
+        if !self.head_dim.is_multiple_of(2) {
+            return Err(Error::field(file, "head_dim", "an even number", self.head_dim));
+        }
+        if self.context > MAX_CONTEXT {
+            let expected = format!("at most {MAX_CONTEXT}");
+            return Err(Error::field(file, "max_position_embeddings", expected, self.context));
+        }
+        if !(self.norm_epsilon > 0.0 && self.norm_epsilon.is_finite()) {
+            let expected = "a positive number";
+            return Err(Error::field(file, "rms_norm_eps", expected, self.norm_epsilon));
+        }
+        if !(self.rope.theta > 0.0 && self.rope.theta.is_finite()) {
+            return Err(Error::field(file, "rope_theta", "a positive number", self.rope.theta));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::rope::RopeScaling;
+
+    pub(crate) fn small() -> Map<String, Value> {
+        let text = r#"{
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 320,
+            "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+            "rms_norm_eps": 1e-05, "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": 2,
+            "torch_dtype": "float32", "rope_theta": 10000.0, "rope_scaling": null,
+            "tie_word_embeddings": false}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn parse(raw: &Map<String, Value>) -> Result<ModelConfig, Error> {
+        ModelConfig::parse("config.json", &serde_json::to_vec(raw).unwrap())
+    }
+
+    fn with(field: &str, value: impl Into<Value>) -> Result<ModelConfig, Error> {
+        let mut raw = small();
+        raw.insert(field.into(), value.into());
+        parse(&raw)
+    }
+
+    #[test]
+    fn a_plain_configuration_is_read_with_its_defaults() {
+        let config = parse(&small()).unwrap();
+        assert_eq!(config.transformer.head_dim, 16);
+        assert_eq!(config.transformer.rope.scaling, RopeScaling::None);
+        assert_eq!((config.bos, config.eos), (Some(1), vec![2]));
+        assert_eq!(with("eos_token_id", vec![2, 7]).unwrap().eos, [2, 7]);
+        assert_eq!(with("eos_token_id", Value::Null).unwrap().eos, [0; 0]);
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused_by_name() {
+        let cases: Vec<(&str, Value)> = vec![
+            ("model_type", "mamba".into()),
+            ("model_type", Value::Null),
+            ("architectures", vec!["LlamaForSequenceClassification"].into()),
+            ("hidden_act", "gelu".into()),
+            ("sliding_window", 8.into()),
+            ("layer_types", vec!["full_attention", "sliding_attention"].into()),
+            ("partial_rotary_factor", 0.5.into()),
+            ("quantization_config", serde_json::json!({"bits": 4})),
+            ("final_logit_softcapping", 30.0.into()),
+            ("rope_scaling", serde_json::json!({"type": "dynamic", "factor": 2.0})),
+            ("rope_scaling", serde_json::json!({"rope_type": "linear"})),
+            ("rope_scaling", serde_json::json!({"rope_type": "linear", "factor": 0.0})),
+            ("rope_scaling", serde_json::json!({"factor": 2.0})),
+            ("rope_scaling", serde_json::json!(7)),
+            ("rope_parameters", serde_json::json!({"full_attention": {"rope_theta": 1.0}})),
+            ("rope_theta", (-1.0).into()),
+            ("rms_norm_eps", 0.0.into()),
+            ("num_key_value_heads", 3.into()),
+            ("head_dim", 15.into()),
+            ("max_position_embeddings", (1_u64 << 30).into()),
+            ("vocab_size", 0.into()),
+            ("hidden_size", (1_u64 << 40).into()),
+            ("num_attention_heads", 0.into()),
+        ];
+        for (field, value) in cases {
+            let message = with(field, value.clone()).unwrap_err().to_string();
+            assert!(message.contains(field), "{field} {value}: {message}");
+            assert!(message.starts_with("config.json"), "{message}");
+        }
+        for (field, value) in [("vocab_size", Value::from(-5)), ("hidden_size", 1.5.into())] {
+            assert!(with(field, value).is_err(), "{field}");
+        }
+    }
+
+    #[test]
+    fn neutral_values_pass() {
+        for (field, value) in [
+            ("partial_rotary_factor", Value::from(1)),
+            ("sliding_window", Value::Null),
+            ("quantization_config", Value::Null),
+            ("layer_types", vec!["full_attention"].into()),
+            ("pretraining_tp", 2.into()),
+        ] {
+            assert!(with(field, value).is_ok(), "{field}");
+        }
+    }
+
+    #[test]
+    fn json_that_is_none_is_an_error() {
+        let deep = "[".repeat(100_000);
+        let nested = format!("{{\"a\":{}1{}}}", "[".repeat(5_000), "]".repeat(5_000));
+        for text in ["", "{", "[]", "7", "{\"model_type\":", &deep, &nested] {
+            assert!(ModelConfig::parse("config.json", text.as_bytes()).is_err());
+        }
+        assert!(ModelConfig::parse("config.json", b"\xff\xfe").is_err());
+    }
+}

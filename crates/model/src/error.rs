@@ -1,0 +1,143 @@
+//! What can go wrong between a folder of files and a model: where, what was expected, what was found.
+
+use std::{io, path::PathBuf};
+
+/// A failure to load a model, or to use two of them together.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file that cannot be opened or read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file that must be there and is not.
+    #[error("{place}: expected {expected}, found neither")]
+    Missing {
+        /// The folder.
+        place: String,
+        /// The file, or the files of which one must be there.
+        expected: String,
+    },
+    /// Something about a file as a whole.
+    #[error("{file}: expected {expected}, found {found}")]
+    File {
+        /// The file.
+        file: String,
+        /// What it should hold.
+        expected: String,
+        /// What it holds.
+        found: String,
+    },
+    /// A file that is not the JSON it should be.
+    #[error("{file}: {source}")]
+    Json {
+        /// The file.
+        file: String,
+        /// Where and why it does not parse.
+        source: serde_json::Error,
+    },
+    /// A field of a JSON file that does not fit, or that asks for what is not supported.
+    #[error("{file}: {field}: expected {expected}, found {found}")]
+    Field {
+        /// The file.
+        file: String,
+        /// The field.
+        field: String,
+        /// What is supported.
+        expected: String,
+        /// What the file says.
+        found: String,
+    },
+    /// A tensor that does not fit the configuration.
+    #[error("{file}: tensor {tensor}: expected {expected}, found {found}")]
+    Tensor {
+        /// The file.
+        file: String,
+        /// The tensor's name.
+        tensor: String,
+        /// Shape or type that the configuration asks for.
+        expected: String,
+        /// What the file has.
+        found: String,
+    },
+    /// A text that the tokenizer cannot encode.
+    #[error("the text cannot be encoded: {0}")]
+    Encode(String),
+    /// A device that this build does not have.
+    #[error("device {name:?}: expected one of {available}, which this build contains")]
+    Device {
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        available: String,
+    },
+    /// A built-in model that does not exist.
+    #[error("built-in model {name:?}: expected one of {available}")]
+    Builtin {
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        available: String,
+    },
+    /// A draft whose token ids mean something else than the target's.
+    #[error(
+        "the draft {draft} cannot be used with the target {target}: token {id} is {in_target} in \
+         the target and {in_draft} in the draft"
+    )]
+    PairToken {
+        /// Name of the target.
+        target: String,
+        /// Name of the draft.
+        draft: String,
+        /// The first id that differs.
+        id: u32,
+        /// Its string in the target.
+        in_target: String,
+        /// Its string in the draft.
+        in_draft: String,
+    },
+    /// Two models of which one has no tokenizer, so that nothing but sizes can be compared.
+    #[error(
+        "the draft {draft} cannot be used with the target {target}: without a tokenizer on both \
+         sides only sizes can be compared, and the target has {target_vocab} ids, the draft \
+         {draft_vocab}"
+    )]
+    PairSize {
+        /// Name of the target.
+        target: String,
+        /// Name of the draft.
+        draft: String,
+        /// Usable ids of the target.
+        target_vocab: usize,
+        /// Usable ids of the draft.
+        draft_vocab: usize,
+    },
+}
+
+impl Error {
+    pub(crate) fn file(file: &str, expected: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::File { file: file.into(), expected: expected.into(), found: found.into() }
+    }
+
+    pub(crate) fn field(
+        file: &str,
+        field: &str,
+        expected: impl Into<String>,
+        found: impl ToString,
+    ) -> Self {
+        Self::Field {
+            file: file.into(),
+            field: field.into(),
+            expected: expected.into(),
+            found: found.to_string(),
+        }
+    }
+
+    pub(crate) fn json(file: &str, source: serde_json::Error) -> Self {
+        Self::Json { file: file.into(), source }
+    }
+}

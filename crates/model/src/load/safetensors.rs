@@ -1,0 +1,321 @@
+//! safetensors: one file, or shards with an index.
+//!
+//! Headers are parsed by the `safetensors` crate, which refuses overlaps, holes, and shapes that
+//! disagree with their byte ranges; here every file's length, every name and every shape is
+//! compared with the configuration before the first tensor is read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ::safetensors::tensor::{Dtype, Metadata};
+use burn::tensor::{Device, TensorData};
+use serde::Deserialize;
+
+use super::{
+    Source, WeightType, Weights,
+    source::Blob,
+};
+use crate::{
+    Error,
+    config::TransformerConfig,
+    transformer::{HEAD, TIED},
+};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// The limit of the format's own reader.
+const MAX_HEADER: u64 = 100_000_000;
+const MAX_INDEX: u64 = 100_000_000;
+const MAX_SHARDS: usize = 4096;
+
+/// The tensors of a checkpoint, checked against a configuration.
+#[derive(Debug)]
+pub struct Checkpoint {
+    shards: Vec<Shard>,
+    tensors: BTreeMap<String, Entry>,
+    device: Device,
+    parameters: u64,
+    weight_type: WeightType,
+}
+
+#[derive(Debug)]
+struct Shard {
+    label: String,
+    blob: Blob,
+    data_start: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    shard: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    start: u64,
+    bytes: usize,
+}
+
+impl Checkpoint {
+    /// Opens the weights in `source` and checks that they are those `config` asks for.
+    ///
+    /// # Errors
+    /// If a file is missing, cut off or malformed; if a tensor is missing, of another shape or of a
+    /// type that is not f32, f16 or bf16; if there is a tensor that the configuration has no use
+    /// for; or if a head that should be the embedding differs from it.
+    pub fn open(
+        source: &Source,
+        config: &TransformerConfig,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        let mut checkpoint = Self {
+            shards: Vec::new(),
+            tensors: BTreeMap::new(),
+            device: device.clone(),
+            parameters: 0,
+            weight_type: WeightType::F32,
+        };
+        if let Some(blob) = source.open(SINGLE)? {
+            checkpoint.add_shard(source.label(SINGLE), blob)?;
+        } else if let Some(bytes) = source.read(INDEX, MAX_INDEX)? {
+            checkpoint.add_indexed(source, &bytes)?;
+        } else {
+            let expected = format!("{SINGLE} or {INDEX}");
+            return Err(Error::Missing { place: source.place(), expected });
+        }
+        checkpoint.check(source, config)?;
+        Ok(checkpoint)
+    }
+
+    /// The number of weights the model uses; a tied head counts once.
+    #[must_use]
+    pub fn parameters(&self) -> u64 {
+        self.parameters
+    }
+
+    /// The type of most weights.
+    #[must_use]
+    pub fn weight_type(&self) -> WeightType {
+        self.weight_type
+    }
+
+    fn add_shard(&mut self, label: String, mut blob: Blob) -> Result<(), Error> {
+        let metadata = read_header(&label, &mut blob)?;
+        let (header_end, metadata) = metadata;
+        for (name, info) in metadata.tensors() {
+            let (start, end) = info.data_offsets;
+            let entry = Entry {
+                shard: self.shards.len(),
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+                start: start as u64,
+                bytes: end - start,
+            };
+            if let Some(other) = self.tensors.insert(name.clone(), entry) {
+                let found = format!("another one in {}", self.shards[other.shard].label);
+                return Err(tensor_error(&label, &name, "no other of this name", found));
+            }
+        }
+        self.shards.push(Shard { label, blob, data_start: header_end });
+        Ok(())
+    }
+
+    fn add_indexed(&mut self, source: &Source, bytes: &[u8]) -> Result<(), Error> {
+        let label = source.label(INDEX);
+        let index: Index =
+            serde_json::from_slice(bytes).map_err(|source| Error::json(&label, source))?;
+        let files: BTreeSet<&String> = index.weight_map.values().collect();
+        if files.is_empty() || files.len() > MAX_SHARDS {
+            let found = format!("{} shards", files.len());
+            return Err(Error::file(&label, format!("1 to {MAX_SHARDS} shards"), found));
+        }
+        for file in files {
+            if !is_plain_name(file) {
+                let expected = "names of .safetensors files in the same folder";
+                return Err(Error::field(&label, "weight_map", expected, format!("{file:?}")));
+            }
+            let blob = source.open(file)?.ok_or_else(|| Error::Missing {
+                place: source.place(),
+                expected: format!("{file}, which {INDEX} names"),
+            })?;
+            self.add_shard(source.label(file), blob)?;
+        }
+        for (name, file) in &index.weight_map {
+            let home = self.tensors.get(name).map(|entry| &self.shards[entry.shard].label);
+            if home != Some(&source.label(file)) {
+                let found = home.map_or_else(|| "none".to_owned(), |home| format!("it in {home}"));
+                return Err(tensor_error(&label, name, format!("it in {file}"), found));
+            }
+        }
+        let listed = |name: &&String| index.weight_map.contains_key(*name);
+        if let Some(name) = self.tensors.keys().find(|name| !listed(name)) {
+            let home = &self.shards[self.tensors[name].shard].label;
+            return Err(tensor_error(home, name, format!("it listed in {INDEX}"), "it not listed"));
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, source: &Source, config: &TransformerConfig) -> Result<(), Error> {
+        let mut used = BTreeSet::new();
+        let mut parameters = 0_u64;
+        let mut by_type = BTreeMap::new();
+        config.tensors(&mut |name, shape| {
+            let (_, weight_type) = self.find(name, shape, &source.place())?;
+            let count = shape.iter().product::<usize>() as u64;
+            parameters += count;
+            *by_type.entry(weight_type).or_insert(0) += count;
+            used.insert(name.to_owned());
+            Ok(())
+        })?;
+        let spare: Vec<String> =
+            self.tensors.keys().filter(|name| !used.contains(*name)).cloned().collect();
+        for name in spare {
+            if name == HEAD && config.tied_head {
+                self.check_tied(config)?;
+            } else if !is_harmless(&name) {
+                let home = &self.shards[self.tensors[&name].shard].label;
+                let expected = "no tensor that config.json has no use for";
+                return Err(tensor_error(home, &name, expected, "one"));
+            }
+        }
+        self.parameters = parameters;
+        let most = by_type.into_iter().max_by_key(|&(_, count)| count);
+        self.weight_type = most.map_or(WeightType::F32, |(weight_type, _)| weight_type);
+        Ok(())
+    }
+
+    /// A tied checkpoint may carry the head as well, if it is the embedding.
+    fn check_tied(&mut self, config: &TransformerConfig) -> Result<(), Error> {
+        let shape = [config.vocab, config.hidden];
+        let head = self.take(HEAD, &shape)?;
+        let embedding = self.take(TIED, &shape)?;
+        // Bits, not values: a NaN is equal to itself here.
+        if head.as_bytes() != embedding.as_bytes() {
+            let home = &self.shards[self.tensors[HEAD].shard].label;
+            let expected = format!("the values of {TIED}, since config.json ties the two");
+            return Err(tensor_error(home, HEAD, expected, "others"));
+        }
+        Ok(())
+    }
+
+    fn find(
+        &self,
+        name: &str,
+        shape: &[usize],
+        place: &str,
+    ) -> Result<(&Entry, WeightType), Error> {
+        let Some(entry) = self.tensors.get(name) else {
+            return Err(tensor_error(place, name, format!("shape {shape:?}"), "no such tensor"));
+        };
+        let home = &self.shards[entry.shard].label;
+        if entry.shape != shape {
+            let (expected, found) = (format!("shape {shape:?}"), format!("{:?}", entry.shape));
+            return Err(tensor_error(home, name, expected, found));
+        }
+        let weight_type = match entry.dtype {
+            Dtype::F32 => WeightType::F32,
+            Dtype::F16 => WeightType::F16,
+            Dtype::BF16 => WeightType::Bf16,
+            other => {
+                let found = format!("{other:?}");
+                return Err(tensor_error(home, name, "type F32, F16 or BF16", found));
+            }
+        };
+        Ok((entry, weight_type))
+    }
+}
+
+impl Weights for Checkpoint {
+    fn take(&mut self, name: &str, shape: &[usize]) -> Result<TensorData, Error> {
+        let (entry, weight_type) = self.find(name, shape, "the checkpoint")?;
+        let (index, start, bytes) = (entry.shard, entry.start, entry.bytes);
+        let shard = &mut self.shards[index];
+        let bytes = shard.blob.read(shard.data_start + start, bytes)?;
+        Ok(TensorData::new(weight_type.widen(&bytes), shape.to_vec()))
+    }
+
+    fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// The header and where the data begins; the data ends exactly where the file does.
+fn read_header(label: &str, blob: &mut Blob) -> Result<(u64, Metadata), Error> {
+    let len = blob.len();
+    if len < 8 {
+        let found = format!("{len} bytes in all");
+        return Err(Error::file(label, "8 bytes of header length", found));
+    }
+    let mut prefix = [0; 8];
+    prefix.copy_from_slice(&blob.read(0, 8)?);
+    let header = u64::from_le_bytes(prefix);
+    if header > MAX_HEADER || header > len - 8 {
+        let expected = format!("a header of at most {} bytes", MAX_HEADER.min(len - 8));
+        return Err(Error::file(label, expected, header.to_string()));
+    }
+    let bytes = blob.read(8, header as usize)?;
+    let metadata: Metadata =
+        serde_json::from_slice(&bytes).map_err(|source| Error::json(label, source))?;
+    let data = metadata.tensors().values().map(|info| info.data_offsets.1 as u64).max();
+    let expected = data.unwrap_or(0);
+    let found = len - 8 - header;
+    if expected != found {
+        let found = format!("{found} bytes");
+        return Err(Error::file(label, format!("{expected} bytes of tensor data"), found));
+    }
+    Ok((8 + header, metadata))
+}
+
+/// No separators, no parent, nothing hidden: the name cannot lead out of the folder.
+fn is_plain_name(file: &str) -> bool {
+    file.ends_with(".safetensors")
+        && !file.starts_with('.')
+        && file.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+}
+
+/// Buffers that old checkpoints carry and that the configuration determines.
+fn is_harmless(name: &str) -> bool {
+    name.ends_with(".rotary_emb.inv_freq")
+}
+
+fn tensor_error(
+    file: &str,
+    tensor: &str,
+    expected: impl Into<String>,
+    found: impl Into<String>,
+) -> Error {
+    Error::Tensor {
+        file: file.into(),
+        tensor: tensor.into(),
+        expected: expected.into(),
+        found: found.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_not_plain() {
+        for name in ["model.safetensors", "model-00001-of-00002.safetensors", "a_b.safetensors"] {
+            assert!(is_plain_name(name), "{name}");
+        }
+        for name in [
+            "../x.safetensors",
+            "/etc/x.safetensors",
+            "a/b.safetensors",
+            "a\\b.safetensors",
+            "..safetensors",
+            ".x.safetensors",
+            "model.safetensors.index.json",
+            "x\0.safetensors",
+            "c:x.safetensors",
+            "",
+        ] {
+            assert!(!is_plain_name(name), "{name}");
+        }
+    }
+}

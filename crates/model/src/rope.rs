@@ -1,0 +1,168 @@
+//! Rotary position embedding: frequencies, their scalings, and a table that grows with the text.
+//!
+//! The frequencies and angles are rounded to f32 where transformers rounds them, since at position
+//! 100 000 one rounding of `position · frequency` moves the angle by milliradians: a model is what
+//! its reference computes.
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+/// How positions stretch beyond the trained context.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// Every frequency divided by `factor`.
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// Low frequencies divided by `factor`, high ones kept, a linear blend between.
+    Llama3 {
+        /// The divisor of the low frequencies.
+        factor: f64,
+        /// Wavelengths above `original / low` are scaled.
+        low: f64,
+        /// Wavelengths below `original / high` are kept.
+        high: f64,
+        /// The context before scaling.
+        original: f64,
+    },
+}
+
+/// Frequencies of the rotation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeConfig {
+    /// Base of the geometric series of wavelengths.
+    pub theta: f64,
+    /// Stretching beyond the trained context.
+    pub scaling: RopeScaling,
+}
+
+impl RopeConfig {
+    /// Radians per position of each pair of a head of `dim` values.
+    #[must_use]
+    pub fn frequencies(&self, dim: usize) -> Vec<f32> {
+        (0..dim / 2)
+            .map(|i| {
+                let exponent = (2 * i) as f64 / dim as f64;
+                let plain = self.theta.powf(exponent).recip() as f32;
+                self.scale(f64::from(plain)) as f32
+            })
+            .collect()
+    }
+
+    fn scale(&self, frequency: f64) -> f64 {
+        match self.scaling {
+            RopeScaling::None => frequency,
+            RopeScaling::Linear { factor } => frequency / factor,
+            RopeScaling::Llama3 { factor, low, high, original } => {
+                let wavelength = std::f64::consts::TAU / frequency;
+                if wavelength < original / high {
+                    frequency
+                } else if wavelength > original / low {
+                    frequency / factor
+                } else {
+                    let kept = (original / wavelength - low) / (high - low);
+                    (1.0 - kept) * frequency / factor + kept * frequency
+                }
+            }
+        }
+    }
+
+    /// The table for heads of `dim` values and positions below `context`, still empty.
+    #[must_use]
+    pub fn init(&self, dim: usize, context: usize, device: &Device) -> Rope {
+        Rope { frequencies: self.frequencies(dim), context, device: device.clone(), table: None }
+    }
+}
+
+/// Cosines and sines by position, computed as far as they were needed.
+#[derive(Clone, Debug)]
+pub struct Rope {
+    frequencies: Vec<f32>,
+    context: usize,
+    device: Device,
+    table: Option<(Tensor<2>, Tensor<2>)>,
+}
+
+/// Positions that the first table covers.
+const FIRST: usize = 512;
+
+impl Rope {
+    /// Cosines and sines at `positions`, all below `end` ≤ context.
+    ///
+    /// # Shapes
+    /// - positions: `[n]`
+    /// - output: twice `[n, 1, dim/2]`
+    pub fn rows(&mut self, positions: Tensor<1, Int>, end: usize) -> (Tensor<3>, Tensor<3>) {
+        let covered = self.table.as_ref().map_or(0, |(cos, _)| cos.dims()[0]);
+        let (cos, sin) = match self.table.take() {
+            Some(table) if covered >= end => table,
+            // Doubling: the work of all growths stays proportional to the text.
+            _ => self.compute(end.max(2 * covered).max(FIRST).min(self.context.max(end))),
+        };
+        let rows = (
+            cos.clone().select(0, positions.clone()).unsqueeze_dim(1),
+            sin.clone().select(0, positions).unsqueeze_dim(1),
+        );
+        self.table = Some((cos, sin));
+        rows
+    }
+
+    fn compute(&self, count: usize) -> (Tensor<2>, Tensor<2>) {
+        let shape = [count, self.frequencies.len()];
+        let mut cos = Vec::with_capacity(count * self.frequencies.len());
+        let mut sin = Vec::with_capacity(count * self.frequencies.len());
+        for position in 0..count {
+            for &frequency in &self.frequencies {
+                let angle = f64::from(position as f32 * frequency);
+                cos.push(angle.cos() as f32);
+                sin.push(angle.sin() as f32);
+            }
+        }
+        (
+            Tensor::from_data(TensorData::new(cos, shape), &self.device),
+            Tensor::from_data(TensorData::new(sin, shape), &self.device),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LLAMA3: RopeScaling =
+        RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 64.0 };
+
+    #[test]
+    fn scalings_divide_what_they_should() {
+        let plain = RopeConfig { theta: 10_000.0, scaling: RopeScaling::None }.frequencies(16);
+        assert_eq!(plain[0], 1.0);
+        let linear = RopeConfig { theta: 10_000.0, scaling: RopeScaling::Linear { factor: 4.0 } };
+        for (a, b) in plain.iter().zip(linear.frequencies(16)) {
+            assert_eq!(a / 4.0, b);
+        }
+        let scaled = RopeConfig { theta: 10_000.0, scaling: LLAMA3 }.frequencies(16);
+        assert_eq!(scaled[0], plain[0]);
+        assert_eq!(scaled[7], plain[7] / 8.0);
+        assert!(scaled.iter().zip(&plain).any(|(s, p)| *s < *p && *s > p / 8.0));
+    }
+
+    #[test]
+    fn a_grown_table_has_the_rows_of_a_fresh_one() {
+        let device = Device::default();
+        let config = RopeConfig { theta: 10_000.0, scaling: LLAMA3 };
+        let at = |rope: &mut Rope, position: i64| -> Vec<f32> {
+            let ids = Tensor::<1, Int>::from_data([position], &device);
+            let (cos, sin) = rope.rows(ids, position as usize + 1);
+            [cos, sin].into_iter().flat_map(|t| t.try_into_vec_as::<f32>().unwrap()).collect()
+        };
+        let mut grown = config.init(16, 5000, &device);
+        let early = at(&mut grown, 3);
+        let late = at(&mut grown, 4999);
+        assert_eq!(early, at(&mut grown, 3));
+        assert_eq!(late, at(&mut config.init(16, 5000, &device), 4999));
+        assert_ne!(early, late);
+    }
+}
