@@ -52,48 +52,55 @@ pub fn generate(
     sessions: &mut [Session],
     listener: &mut dyn Listener,
 ) -> Result<(), Error> {
-    let result = rounds(engine, sessions, listener);
+    let mut more = Ok(true);
+    while let Ok(true) = more {
+        more = round(engine, sessions, listener);
+    }
     for (id, session) in sessions.iter_mut().enumerate() {
         session.close(engine.target);
         engine.drafter.close(SessionId(id));
     }
-    result
+    more.map(|_| ())
 }
 
-fn rounds(
+/// One round of every session that has not ended; false once all have.
+///
+/// For callers that step; they close what they opened with [`Session::close`] and [`Drafter::close`].
+///
+/// # Errors
+/// As [`generate`].
+pub fn round(
     engine: &mut Engine<'_>,
     sessions: &mut [Session],
     listener: &mut dyn Listener,
-) -> Result<(), Error> {
-    for session in sessions.iter_mut() {
+) -> Result<bool, Error> {
+    let mut live = Vec::with_capacity(sessions.len());
+    for (id, session) in sessions.iter_mut().enumerate() {
         session.open(engine.target, engine.sampler)?;
-    }
-    loop {
-        let mut live: Vec<(SessionId, &mut Session)> = sessions
-            .iter_mut()
-            .enumerate()
-            .map(|(id, session)| (SessionId(id), session))
-            .filter(|(_, session)| session.finish().is_none())
-            .collect();
-        if live.is_empty() {
-            return Ok(());
-        }
-        let drafts = draft(engine, &live)?;
-        let rows = target_pass(engine, &live, &drafts)?;
-        for (((id, session), draft), rows) in live.iter_mut().zip(&drafts).zip(&rows) {
-            let laws = RowLaws::new(engine.sampler, session, draft, rows);
-            let block = Block {
-                proposals: &draft.proposals,
-                target: &laws,
-                round: session.round(),
-            };
-            let verdict = engine.meter.time(Part::Sampler, || {
-                engine.verifier.verify(&block, engine.noise)
-            })?;
-            session.commit(*id, draft, verdict, rows, listener, engine.target.context())?;
-            session.truncate(engine.target)?;
+        if session.finish().is_none() {
+            live.push((SessionId(id), session));
         }
     }
+    if live.is_empty() {
+        return Ok(false);
+    }
+    let drafts = draft(engine, &live)?;
+    let rows = target_pass(engine, &live, &drafts)?;
+    let context = engine.target.context();
+    for (((id, session), draft), rows) in live.iter_mut().zip(&drafts).zip(&rows) {
+        let laws = RowLaws::new(engine.sampler, session, draft, rows);
+        let block = Block {
+            proposals: &draft.proposals,
+            target: &laws,
+            round: session.round(),
+        };
+        let verdict = engine.meter.time(Part::Sampler, || {
+            engine.verifier.verify(&block, engine.noise)
+        })?;
+        session.commit(*id, draft, verdict, rows, listener, context)?;
+        session.truncate(engine.target)?;
+    }
+    Ok(true)
 }
 
 fn draft(engine: &mut Engine<'_>, live: &[(SessionId, &mut Session)]) -> Result<Vec<Draft>, Error> {

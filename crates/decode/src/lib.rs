@@ -19,6 +19,7 @@
 //! | verdicts | [`verify`] |
 //! | randomness by key | [`noise`] |
 //! | counters | [`stats`] |
+//! | a model that is only a table, for tests and examples | [`table`] |
 //!
 //! # The theorem
 //! With p and q as integer weights ([`Dist`]), a drafted token x is accepted with probability
@@ -58,6 +59,7 @@ pub mod noise;
 pub mod sampler;
 pub mod session;
 pub mod stats;
+pub mod table;
 mod token;
 pub mod verify;
 
@@ -68,4 +70,5 @@ pub use generate::{Engine, generate};
 pub use lm::LanguageModel;
 pub use sampler::{Sampler, Settings};
 pub use session::{FinishReason, Limits, Listener, Session};
+pub use table::TableModel;
 pub use token::Token;

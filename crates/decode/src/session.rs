@@ -113,6 +113,14 @@ impl Session {
         }
     }
 
+    /// A continuation that takes up where another one stood: `generated` counts as its own output.
+    #[must_use]
+    pub fn resume(prompt: &[Token], generated: &[Token], seed: Seed, limits: Limits) -> Self {
+        let mut session = Self::new(prompt, seed, limits);
+        session.tokens.extend_from_slice(generated);
+        session
+    }
+
     /// The generated tokens, a final EOS included.
     #[must_use]
     pub fn generated(&self) -> &[Token] {
@@ -149,6 +157,9 @@ impl Session {
         target: &mut dyn LanguageModel,
         sampler: &Sampler,
     ) -> Result<(), Error> {
+        if self.sequence.is_some() || self.finish.is_some() {
+            return Ok(());
+        }
         if sampler.vocab() != target.vocab() {
             let (sampler, target) = (sampler.vocab(), target.vocab());
             return Err(Error::VocabMismatch { sampler, target });
@@ -160,14 +171,16 @@ impl Session {
             let (prompt, context) = (self.tokens.len(), target.context());
             return Err(Error::PromptTooLong { prompt, context });
         }
-        if self.limits.max_tokens == 0 {
+        if self.generated().len() >= self.limits.max_tokens {
             self.finish = Some(FinishReason::Length);
+            return Ok(());
         }
         self.sequence = Some(target.open().map_err(Error::Target)?);
         Ok(())
     }
 
-    pub(crate) fn close(&mut self, target: &mut dyn LanguageModel) {
+    /// Frees what the session holds in the target.
+    pub fn close(&mut self, target: &mut dyn LanguageModel) {
         if let Some(sequence) = self.sequence.take() {
             target.close(sequence);
         }
