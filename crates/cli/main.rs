@@ -1,1 +1,39 @@
-fn main(){}
+//! draftproof: speculative decoding whose text follows exactly the law of the target's sampler.
+//!
+//! Exit codes: 0 all went well (a closed pipe included), 1 a check did not pass, 2 usage, input or I/O.
+
+mod args;
+mod generate;
+mod measure;
+mod output;
+mod settings;
+mod stops;
+
+use std::{io, process::ExitCode};
+
+use clap::Parser;
+
+use args::{Arguments, Command};
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Generate(arguments) => generate::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough.
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("draftproof: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    })
+}

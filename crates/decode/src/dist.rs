@@ -382,18 +382,18 @@ pub fn total_variation(p: &Dist, q: &Dist) -> Fraction {
 }
 
 /// Weights of one distribution at ascending ids: a merge, not a search for each id.
-struct Cursor<'a> {
+pub(crate) struct Cursor<'a> {
     dist: &'a Dist,
     next: usize,
 }
 
 impl<'a> Cursor<'a> {
-    fn new(dist: &'a Dist) -> Self {
+    pub(crate) fn new(dist: &'a Dist) -> Self {
         Self { dist, next: 0 }
     }
 
     /// The weight of `token`, which is not below any asked for before.
-    fn weight(&mut self, token: Token) -> u64 {
+    pub(crate) fn weight(&mut self, token: Token) -> u64 {
         match &self.dist.form {
             Form::Dense(weights) => weights.get(token.index()).copied().unwrap_or(0),
             Form::Sparse { ids, weights } => {

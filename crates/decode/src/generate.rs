@@ -37,7 +37,7 @@ pub struct Engine<'a> {
     /// The source of random choices.
     pub noise: &'a mut dyn Noise,
     /// Where the time goes.
-    pub meter: Meter<'a>,
+    pub meter: &'a mut Meter,
 }
 
 /// Continues every session to its end; sessions share the passes of both models.
@@ -110,7 +110,7 @@ fn draft(engine: &mut Engine<'_>, live: &[(SessionId, &mut Session)]) -> Result<
         .collect();
     engine
         .drafter
-        .propose(&requests, engine.sampler, engine.noise, &mut engine.meter)
+        .propose(&requests, engine.sampler, engine.noise, engine.meter)
 }
 
 fn target_pass(

@@ -32,14 +32,14 @@ pub enum Part {
 }
 
 /// Adds up how long the parts of a run took.
-pub struct Meter<'a> {
-    clock: &'a dyn Clock,
+pub struct Meter {
+    clock: Box<dyn Clock>,
     spent: [Duration; 3],
     draft_passes: u64,
     verify_passes: u64,
 }
 
-impl std::fmt::Debug for Meter<'_> {
+impl std::fmt::Debug for Meter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Meter")
             .field("spent", &self.spent)
@@ -47,12 +47,12 @@ impl std::fmt::Debug for Meter<'_> {
     }
 }
 
-impl<'a> Meter<'a> {
+impl Meter {
     /// A meter that reads `clock`.
     #[must_use]
-    pub fn new(clock: &'a dyn Clock) -> Self {
+    pub fn new(clock: impl Clock + 'static) -> Self {
         Self {
-            clock,
+            clock: Box::new(clock),
             spent: [Duration::ZERO; 3],
             draft_passes: 0,
             verify_passes: 0,

@@ -1,10 +1,10 @@
-//! Two implementations of the sampler contract agree on real-sized rows, with `==`.
+//! Two implementations of the sampler contract agree on rows of real size, with `==`.
 //!
-//! `golden/make_rows.py` is the contract written a second time, in plain Python, from the documents:
-//! it sorts where the crate selects, sums Python integers, compares Fractions, and has its own
-//! ChaCha20. This test makes the same 64 rows of 151 936 logits and compares, for each of 128 cases,
-//! the kept ids, the total, every weight and eight seeded draws. One id too many at a tie, one weight
-//! off by one, one noise word skipped, and it fails.
+//! `golden/make_rows.py` is the contract written a second time, in plain Python, from the
+//! documents: it sorts where the crate selects, sums Python integers, compares Fractions, and has
+//! its own ChaCha20. This test makes the same 64 rows of 151 936 logits and compares, for each of
+//! 128 cases, the kept ids, the total, every weight and eight seeded draws. One id too many at a
+//! tie, one weight off by one, one noise word skipped, and it fails.
 //!
 //! To make the file anew (about a minute): `python3 crates/decode/tests/golden/make_rows.py`.
 //! The script's head describes the rows; `--check` compares with the file instead of writing it.

@@ -133,7 +133,7 @@ pub trait Drafter: fmt::Debug {
         requests: &[Request<'_>],
         sampler: &Sampler,
         noise: &mut dyn Noise,
-        meter: &mut Meter<'_>,
+        meter: &mut Meter,
     ) -> Result<Vec<Draft>, Error>;
 
     /// Forgets a continuation.
@@ -150,7 +150,7 @@ impl Drafter for NoDrafter {
         requests: &[Request<'_>],
         _: &Sampler,
         _: &mut dyn Noise,
-        _: &mut Meter<'_>,
+        _: &mut Meter,
     ) -> Result<Vec<Draft>, Error> {
         Ok(requests.iter().map(|_| Draft::default()).collect())
     }

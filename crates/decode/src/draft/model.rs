@@ -97,7 +97,7 @@ impl<'a> ModelDrafter<'a> {
         runs: &mut [Running<'_>],
         sampler: &Sampler,
         noise: &mut dyn Noise,
-        meter: &mut Meter<'_>,
+        meter: &mut Meter,
     ) -> Result<(), Error> {
         runs.iter_mut()
             .filter(|run| run.live)
@@ -161,7 +161,7 @@ impl Drafter for ModelDrafter<'_> {
         requests: &[Request<'_>],
         sampler: &Sampler,
         noise: &mut dyn Noise,
-        meter: &mut Meter<'_>,
+        meter: &mut Meter,
     ) -> Result<Vec<Draft>, Error> {
         let mut runs = Vec::with_capacity(requests.len());
         for &request in requests {

@@ -44,7 +44,7 @@ impl Drafter for NgramDrafter {
         requests: &[Request<'_>],
         sampler: &Sampler,
         _: &mut dyn Noise,
-        meter: &mut Meter<'_>,
+        meter: &mut Meter,
     ) -> Result<Vec<Draft>, Error> {
         let propose = |request: &Request<'_>| {
             let tokens = request.prefix.tokens;

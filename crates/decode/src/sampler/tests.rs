@@ -1,9 +1,9 @@
 //! The contract's worked figures and edges, through [`Sampler::law`] as the engine calls it.
 //!
 //! Every figure is small enough to redo by hand. Logits are `f32`, so rows are made from
-//! probabilities with `ln`, and probabilities are compared to 1e-6; what a filter keeps, equality of
-//! laws and draws are compared with `==`. Each filter's own algorithm is tested in its own file, and
-//! whole rows of 151 936 against a second implementation in `tests/contract_rows.rs`.
+//! probabilities with `ln`, and probabilities are compared to 1e-6; what a filter keeps, equality
+//! of laws and draws are compared with `==`. Each filter's own algorithm is tested in its own file,
+//! and rows of 151 936 logits against a second implementation in `tests/contract_rows.rs`.
 
 use super::*;
 use crate::{

@@ -4,6 +4,7 @@
 //! the target's laws, whatever the draft is.** Each rule is one screen, in its paper's notation,
 //! and spends noise only through [`Noise`]; a test that branches at each choice walks the rule itself.
 
+pub mod block;
 pub mod rejection;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use crate::{
     noise::{Noise, RoundNoise},
 };
 
+pub use block::BlockRule;
 pub use rejection::Rejection;
 
 /// The target's laws along a drafted block.

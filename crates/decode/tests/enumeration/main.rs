@@ -4,6 +4,7 @@
 //! settings are; and the same check must reject every wrong sampler in `mutants`. Nothing is sampled
 //! and nothing is rounded, so there is no tolerance and no false alarm.
 
+mod block;
 mod golden;
 mod mutants;
 mod paths;
@@ -15,7 +16,7 @@ use draftproof_decode::{
     LanguageModel, Limits, Sampler, Session, Settings, TableModel, Token,
     draft::{Drafter, NoDrafter, model::ModelDrafter, ngram::NgramDrafter},
     noise::{ChaCha, Forbidden, Recorded},
-    verify::{Rejection, Verifier},
+    verify::{BlockRule, Rejection, Verifier},
 };
 use num_rational::BigRational;
 use num_traits::{One, ToPrimitive};
@@ -140,7 +141,13 @@ fn round_by_round(case: &Case<'_>, draft: Draft, count: &Cell<u64>) -> Exact<Vec
 type Walk = fn(&Case<'_>, Draft, &Cell<u64>) -> Exact<Vec<Token>>;
 
 /// Walks `gammas` × every setting × every drafter, gamma + 2 tokens, and compares with `==`.
-fn assert_exact(seed: u64, prompt: &[u32], gammas: RangeInclusive<usize>, walk: Walk) {
+fn assert_exact(
+    verifier: &dyn Verifier,
+    seed: u64,
+    prompt: &[u32],
+    gammas: RangeInclusive<usize>,
+    walk: Walk,
+) {
     let (start, count, mut cases) = (Instant::now(), Cell::new(0), 0);
     let (target, prompt) = (table(seed), tokens(prompt));
     for (name, settings) in settings() {
@@ -149,7 +156,7 @@ fn assert_exact(seed: u64, prompt: &[u32], gammas: RangeInclusive<usize>, walk: 
             let limits = limits(gamma + 2, gamma);
             let case = Case {
                 target: &target,
-                verifier: &Rejection,
+                verifier,
                 sampler: &sampler,
                 prompt: &prompt,
                 limits: &limits,
@@ -173,13 +180,25 @@ fn assert_exact(seed: u64, prompt: &[u32], gammas: RangeInclusive<usize>, walk: 
 /// At least two rounds, EOS at every place of a block, caches that live through rejections.
 #[test]
 fn rejection_keeps_the_law_of_whole_runs() {
-    assert_exact(1, &[0, 2], 1..=2, whole_runs);
+    assert_exact(&Rejection, 1, &[0, 2], 1..=2, whole_runs);
 }
 
 /// Longer blocks, round by round.
 #[test]
 fn rejection_keeps_the_law_round_by_round() {
-    assert_exact(2, &[1], 1..=4, round_by_round);
+    assert_exact(&Rejection, 2, &[1], 1..=4, round_by_round);
+}
+
+/// As for rejection; coins behind a rejected place decide too, in every round anew.
+#[test]
+fn block_keeps_the_law_of_whole_runs() {
+    assert_exact(&BlockRule, 1, &[0, 2], 1..=2, whole_runs);
+}
+
+/// Longer blocks, round by round.
+#[test]
+fn block_keeps_the_law_round_by_round() {
+    assert_exact(&BlockRule, 2, &[1], 1..=4, round_by_round);
 }
 
 /// The two ways of enumerating agree, so that neither proves less than it says.

@@ -87,7 +87,7 @@ impl Drafter for TableDrafter {
         requests: &[Request<'_>],
         sampler: &Sampler,
         noise: &mut dyn Noise,
-        _: &mut Meter<'_>,
+        _: &mut Meter,
     ) -> Result<Vec<Draft>, Error> {
         let one = |request: &Request<'_>| {
             let mut draft = Draft::default();

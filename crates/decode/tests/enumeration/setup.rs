@@ -96,14 +96,14 @@ impl Case<'_> {
         drafter: &mut dyn Drafter,
         noise: &mut dyn Noise,
     ) -> Session {
-        let (mut target, clock) = (self.target.clone(), NoClock);
+        let (mut target, mut meter) = (self.target.clone(), Meter::new(NoClock));
         let mut engine = Engine {
             target: &mut target,
             drafter,
             verifier: self.verifier,
             sampler: self.sampler,
             noise,
-            meter: Meter::new(&clock),
+            meter: &mut meter,
         };
         let limits = self.limits.clone();
         let mut sessions = [Session::resume(

@@ -1,0 +1,116 @@
+//! The command line as typed; [`settings`](crate::settings) turns it into what a run needs.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use draftproof_decode::Decimal;
+
+/// Speculative decoding that provably keeps the target's law.
+#[derive(Debug, Parser)]
+#[command(name = "draftproof", version, about, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Continue a prompt: text to stdout, everything else to stderr.
+    Generate(Box<GenerateArguments>),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArguments {
+    /// The text to continue; without it, a file, ids or standard input.
+    #[arg(conflicts_with_all = ["prompt_file", "prompt_ids"])]
+    pub(crate) prompt: Option<String>,
+    /// Read the prompt from a file; `-` is standard input.
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt_ids")]
+    pub(crate) prompt_file: Option<PathBuf>,
+    /// The prompt as token ids, taken as they are (no bos is added).
+    #[arg(long, value_name = "ID,ID,…", value_delimiter = ',')]
+    pub(crate) prompt_ids: Option<Vec<u32>>,
+    /// Go on past the end-of-text token (it is not banned).
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+
+    #[command(flatten)]
+    pub(crate) models: ModelArguments,
+    #[command(flatten)]
+    pub(crate) sampler: SamplerArguments,
+
+    /// The most tokens to generate.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub(crate) max_tokens: usize,
+    /// Stop when the text contains this; may be given more than once. The text ends before it.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+    /// Seed of all random choices; random, and printed, without it.
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Print one JSON object instead of text.
+    #[arg(long, conflicts_with = "show_draft")]
+    pub(crate) json: bool,
+    /// Colour the text by origin: drafted and accepted, residual, bonus.
+    #[arg(long)]
+    pub(crate) show_draft: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Models")]
+pub(crate) struct ModelArguments {
+    /// The target: a folder in Hugging Face layout, or builtin:NAME.
+    #[arg(long, value_name = "MODEL", default_value = "builtin:fable")]
+    pub(crate) model: String,
+    /// The draft model, in the same form.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) draft_model: Option<String>,
+    /// Where proposals come from [default: model if there is a draft model, else ngram].
+    #[arg(long, value_enum)]
+    pub(crate) drafter: Option<DrafterKind>,
+    /// How many tokens to draft a round.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16))]
+    pub(crate) draft_len: u16,
+    /// The rule that judges drafted tokens.
+    #[arg(long, value_enum, default_value_t = VerifyRule::Rejection)]
+    pub(crate) verify: VerifyRule,
+    /// Where the target runs.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub(crate) device: String,
+    /// Where the draft model runs [default: as the target].
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) draft_device: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DrafterKind {
+    /// A second model.
+    Model,
+    /// What followed the last few tokens before (prompt lookup).
+    Ngram,
+    /// Nothing: plain decoding.
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum VerifyRule {
+    /// Token by token (Leviathan et al., Chen et al.).
+    Rejection,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampler [defaults: the model's generation_config.json, else off]")]
+pub(crate) struct SamplerArguments {
+    /// Divide the logits; 0 is greedy.
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    pub(crate) temperature: Option<f64>,
+    /// Keep the K largest logits; 0 keeps all.
+    #[arg(long, value_name = "K")]
+    pub(crate) top_k: Option<usize>,
+    /// Keep the heaviest tokens up to this mass, in (0, 1]; 1 keeps all.
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) top_p: Option<Decimal>,
+    /// Keep tokens at least this many times as likely as the likeliest, in [0, 1]; 0 keeps all.
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) min_p: Option<Decimal>,
+}

@@ -1,0 +1,61 @@
+//! What a pass costs: measured after the text, on the same models, for the summary alone.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use draftproof_decode::{LanguageModel, Token, lm::Pass, stats::Clock};
+
+/// Wall time since it was made.
+#[derive(Debug)]
+pub(crate) struct WallClock(Instant);
+
+impl WallClock {
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for WallClock {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// The median time of a pass of `rows` new tokens after `prefix`, each asked for its logits.
+///
+/// At least 3 passes, and up to 15 while they stay within a fifth of a second together.
+pub(crate) fn pass_time(
+    model: &mut dyn LanguageModel,
+    prefix: &[Token],
+    rows: usize,
+) -> Result<Duration> {
+    let sequence = model.open()?;
+    let timed = (|| {
+        // The new tokens must fit the context behind the prefix.
+        let held = prefix.len().min(model.context().saturating_sub(rows));
+        let new: Vec<Token> = prefix.iter().copied().cycle().take(rows).collect();
+        if held > 0 {
+            model.forward(&[Pass {
+                sequence,
+                tokens: &prefix[..held],
+                rows: 0,
+            }])?;
+        }
+        let mut times = Vec::new();
+        let start = Instant::now();
+        while times.len() < 3 || (times.len() < 15 && start.elapsed().as_millis() < 200) {
+            let pass = Instant::now();
+            model.forward(&[Pass {
+                sequence,
+                tokens: &new,
+                rows,
+            }])?;
+            times.push(pass.elapsed());
+            model.truncate(sequence, held)?;
+        }
+        times.sort();
+        Ok(times[times.len() / 2])
+    })();
+    model.close(sequence);
+    timed
+}

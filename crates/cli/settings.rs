@@ -1,0 +1,178 @@
+//! From what was typed to what a run needs: models loaded, settings checked, prompt read.
+//!
+//! All failures about input happen here, before the first token.
+
+use std::{
+    fs, io,
+    io::{IsTerminal, Read},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use draftproof_decode::{Decimal, Sampler, Settings, Token};
+use draftproof_model::{GenerationConfig, Model, Role, device, pair};
+
+use crate::args::{DrafterKind, GenerateArguments, ModelArguments, SamplerArguments};
+
+/// The models of a run and what drafts.
+#[derive(Debug)]
+pub(crate) struct Models {
+    pub(crate) target: Model,
+    /// Present when the drafter is [`DrafterKind::Model`].
+    pub(crate) draft: Option<Model>,
+    pub(crate) drafter: DrafterKind,
+}
+
+impl Models {
+    pub(crate) fn load(arguments: &ModelArguments) -> Result<Self> {
+        let builtin = arguments.model.starts_with(BUILTIN);
+        let draft_name = match (&arguments.draft_model, arguments.drafter) {
+            (Some(name), None | Some(DrafterKind::Model)) => Some(name.clone()),
+            (Some(name), Some(other)) => bail!(
+                "--draft-model {name} is not used by --drafter {}; drop one of them",
+                name_of(other)
+            ),
+            (None, Some(DrafterKind::Model) | None) if builtin => Some(arguments.model.clone()),
+            (None, Some(DrafterKind::Model)) => {
+                bail!(
+                    "--drafter model needs --draft-model for {}",
+                    arguments.model
+                )
+            }
+            (None, _) => None,
+        };
+        let default = if draft_name.is_some() {
+            DrafterKind::Model
+        } else {
+            DrafterKind::Ngram
+        };
+        let target = open(&arguments.model, Role::Target, &arguments.device)?;
+        let draft_device = arguments.draft_device.as_ref().unwrap_or(&arguments.device);
+        let draft = draft_name
+            .map(|name| open(&name, Role::Draft, draft_device))
+            .transpose()?;
+        if let Some(draft) = &draft {
+            pair::check(&target, draft)?;
+        }
+        Ok(Self {
+            target,
+            draft,
+            drafter: arguments.drafter.unwrap_or(default),
+        })
+    }
+}
+
+const BUILTIN: &str = "builtin:";
+
+fn name_of(kind: DrafterKind) -> &'static str {
+    match kind {
+        DrafterKind::Model => "model",
+        DrafterKind::Ngram => "ngram",
+        DrafterKind::None => "none",
+    }
+}
+
+fn open(name: &str, role: Role, device: &str) -> Result<Model> {
+    let device = device::open(device)?;
+    if let Some(name) = name.strip_prefix(BUILTIN) {
+        return Ok(Model::builtin(name, role, &device)?);
+    }
+    let folder = Path::new(name);
+    ensure!(
+        folder.is_dir(),
+        "no model at {name}: expected builtin:fable, or a folder with config.json and \
+         model.safetensors"
+    );
+    Ok(Model::open(folder, &device)?)
+}
+
+/// The contract: what was typed, else what the model's authors recommend, else off.
+pub(crate) fn sampler(
+    arguments: &SamplerArguments,
+    recommended: &GenerationConfig,
+    vocab: usize,
+) -> Result<Sampler> {
+    let off = Settings::default();
+    // Authors who say "do not sample" mean greedy.
+    let greedy = (recommended.do_sample == Some(false)).then_some(0.0);
+    let recommended_top_k = recommended
+        .top_k
+        .map(usize::try_from)
+        .transpose()
+        .context("top_k of the model")?;
+    let settings = Settings {
+        temperature: arguments
+            .temperature
+            .or(greedy)
+            .or(recommended.temperature)
+            .unwrap_or(off.temperature),
+        top_k: arguments.top_k.or(recommended_top_k).unwrap_or(off.top_k),
+        top_p: either(arguments.top_p, recommended.top_p)?.unwrap_or(off.top_p),
+        min_p: either(arguments.min_p, recommended.min_p)?.unwrap_or(off.min_p),
+    };
+    Ok(Sampler::new(settings, vocab)?)
+}
+
+/// The typed value, or the recommended one: a JSON number, whose shortest decimal is what its author
+/// wrote.
+fn either(typed: Option<Decimal>, recommended: Option<f64>) -> Result<Option<Decimal>> {
+    if typed.is_some() {
+        return Ok(typed);
+    }
+    recommended
+        .map(|number| {
+            number
+                .to_string()
+                .parse()
+                .context("generation_config.json of the model")
+        })
+        .transpose()
+}
+
+/// The prompt's tokens, from wherever it was given.
+pub(crate) fn prompt(arguments: &GenerateArguments, target: &Model) -> Result<Vec<Token>> {
+    if let Some(ids) = &arguments.prompt_ids {
+        let vocab = target.vocab();
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
+            bail!("--prompt-ids: id {id} is outside the vocabulary of {vocab} ids");
+        }
+        return Ok(ids.iter().copied().map(Token).collect());
+    }
+    let text = match (&arguments.prompt, &arguments.prompt_file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) if path != Path::new("-") => read_text(path)?,
+        (None, file) => {
+            ensure!(
+                file.is_some() || !io::stdin().is_terminal(),
+                "no prompt: give it as an argument, with --prompt-file or --prompt-ids, or on \
+                 standard input"
+            );
+            let mut bytes = Vec::new();
+            io::stdin()
+                .read_to_end(&mut bytes)
+                .context("standard input")?;
+            utf8(bytes).context("standard input")?
+        }
+    };
+    let Some(tokenizer) = target.tokenizer() else {
+        bail!(
+            "{} has no tokenizer; give the prompt with --prompt-ids",
+            target.name()
+        );
+    };
+    Ok(tokenizer.encode(&text)?)
+}
+
+fn read_text(path: &PathBuf) -> Result<String> {
+    fs::read(path)
+        .map_err(Into::into)
+        .and_then(utf8)
+        .with_context(|| path.display().to_string())
+}
+
+fn utf8(bytes: Vec<u8>) -> Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        anyhow::anyhow!("expected UTF-8 text, found an invalid byte at offset {at}")
+    })
+}
