@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::Result;
 use draftproof_decode::{
     Engine, FinishReason, Limits, Sampler, Session, Token,
-    draft::{Drafter, NoDrafter, model::ModelDrafter, ngram::NgramDrafter},
+    draft::{Drafter, NoDrafter, length::DraftLength, model::ModelDrafter, ngram::NgramDrafter},
     generate::generate,
     noise::{ChaCha, Seed},
     stats::{Meter, Part, Stats},
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
     let limits = Limits {
         max_tokens: arguments.max_tokens,
         eos,
-        draft_len: usize::from(arguments.models.draft_len),
+        draft_len: DraftLength::Fixed(usize::from(arguments.models.draft_len)),
     };
     let mut sessions = [Session::new(&prompt, Seed { seed, sequence: 0 }, limits)];
     let tokenizer = models.target.tokenizer().cloned();

@@ -175,6 +175,12 @@ impl Dist {
         self.weights().iter().filter(|&&weight| weight > 0).count()
     }
 
+    /// The largest weight.
+    #[must_use]
+    pub fn largest(&self) -> u64 {
+        self.weights().iter().copied().max().unwrap_or(0)
+    }
+
     /// The only token with a positive weight, if there is just one.
     #[must_use]
     pub fn only(&self) -> Option<Token> {

@@ -14,10 +14,10 @@
 //! |---|---|
 //! | the loop | [`generate`](mod@generate), one continuation in [`session`] |
 //! | models | [`lm`] |
-//! | logits to an exact law | [`sampler`], [`dist`], [`exp`] |
+//! | logits to an exact law | [`sampler`], [`dist`], [`exp`](mod@exp) |
 //! | proposals with their q | [`draft`] |
 //! | verdicts | [`verify`] |
-//! | randomness by key | [`noise`] |
+//! | randomness by key | [`noise`], [`ln`](mod@ln) |
 //! | counters | [`stats`] |
 //! | a model that is only a table, for tests and examples | [`table`] |
 //!
@@ -53,6 +53,7 @@ pub mod exp;
 pub mod generate;
 pub mod law;
 pub mod lm;
+pub mod ln;
 #[doc(hidden)]
 pub mod mutation;
 pub mod noise;

@@ -16,11 +16,16 @@
 //!
 //! | field | bits | holds |
 //! |---|---|---|
-//! | key | 64 + 64 + 128 | seed, sequence, the domain `draftproof round` |
-//! | stream | 64 | round start: the number of committed tokens when the round began |
-//! | word position | 32 + 2 + 32 | offset in the block, lane, word |
+//! | key | 64 + 64 + 128 | seed, sequence, the domain: `draftproof round` or `draftproof place` |
+//! | stream | 64 | round start (the number of committed tokens when the round began), or position |
+//! | word position | 32 + 2 + 32 | offset in the block, lane, word; in a race: twice the token |
 //!
 //! Unbiased draws consume a variable number of words, hence a range of 2^32 words for each address.
+//!
+//! # The race
+//! A race compares `E_x / w_x` in f64, with E from 64 random bits ([`ln`](crate::ln)). Its law is
+//! not the exact w/W: the 64 bits leave tokens of probability near 2^-64 coarse, and each time has a
+//! relative error below 2^-49, so the total variation to w/W is below `V·2^-63 + 2^-48`.
 
 use std::{collections::HashSet, fmt};
 
@@ -28,7 +33,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng, SeedableRng};
 use ruint::aliases::U256;
 
-use crate::{Token, dist::Fraction, law::Law};
+use crate::{Dist, Token, dist::Fraction, law::Law, ln::exponential};
 
 /// What a random choice is for. Choices of different lanes are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,6 +81,15 @@ impl RoundNoise {
             lane,
         }
     }
+
+    /// The address of the noise of the position at `offset` in the block.
+    #[must_use]
+    pub fn position(self, offset: usize) -> PositionKey {
+        PositionKey {
+            seed: self.seed,
+            position: self.round_start + offset as u64,
+        }
+    }
 }
 
 /// The address of one random choice of one round, for the `rejection` and `block` rules.
@@ -89,6 +103,19 @@ pub struct RoundKey {
     pub offset: u32,
     /// What the choice is for.
     pub lane: Lane,
+}
+
+/// The address of the noise of one position, for the `coupled` rule only: there, draft and target
+/// *share* it, and a position keeps its noise in every round that reaches it.
+///
+/// A type of its own, so that noise which is meant to be fresh cannot be keyed by position: block
+/// verification keyed so is biased between rounds, which no test of a single round can see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PositionKey {
+    /// Whose noise.
+    pub seed: Seed,
+    /// The number of tokens before the position, prompt included.
+    pub position: u64,
 }
 
 impl fmt::Display for RoundKey {
@@ -117,6 +144,13 @@ pub trait Noise: fmt::Debug {
 
     /// A token drawn from `law`, which has at least two tokens.
     fn pick(&mut self, key: RoundKey, law: &dyn Law) -> Token;
+
+    /// The winner of the exponential race of `key` under `law`, which has at least two tokens:
+    /// `argmin E_x / w_x` with one exponential variate for each token of the vocabulary.
+    ///
+    /// Each winner follows its law; under the same key the winners of two laws agree as often as
+    /// their likeness allows (Daliri et al. 2408.07978).
+    fn race(&mut self, key: PositionKey, law: &Dist) -> Token;
 }
 
 impl dyn Noise + '_ {
@@ -134,6 +168,11 @@ impl dyn Noise + '_ {
     /// A token drawn from `law`.
     pub fn draw(&mut self, key: RoundKey, law: &dyn Law) -> Token {
         law.only().unwrap_or_else(|| self.pick(key, law))
+    }
+
+    /// The winner of the race of `key` under `law`.
+    pub fn winner(&mut self, key: PositionKey, law: &Dist) -> Token {
+        law.only().unwrap_or_else(|| self.race(key, law))
     }
 }
 
@@ -168,12 +207,18 @@ impl ChaCha {
     }
 }
 
+fn stream(seed: Seed, domain: &[u8; 16], stream: u64) -> ChaCha20Rng {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.seed.to_le_bytes());
+    key[8..16].copy_from_slice(&seed.sequence.to_le_bytes());
+    key[16..].copy_from_slice(domain);
+    let mut rng = ChaCha20Rng::from_seed(key);
+    rng.set_stream(stream);
+    rng
+}
+
 fn words_at(key: RoundKey) -> ChaCha20Rng {
-    let mut chacha_key = *b"................draftproof round";
-    chacha_key[..8].copy_from_slice(&key.seed.seed.to_le_bytes());
-    chacha_key[8..16].copy_from_slice(&key.seed.sequence.to_le_bytes());
-    let mut rng = ChaCha20Rng::from_seed(chacha_key);
-    rng.set_stream(key.round_start);
+    let mut rng = stream(key.seed, b"draftproof round", key.round_start);
     rng.set_word_pos(((u128::from(key.offset) << 2) | key.lane as u128) << 32);
     rng
 }
@@ -185,6 +230,25 @@ impl Noise for ChaCha {
 
     fn pick(&mut self, key: RoundKey, law: &dyn Law) -> Token {
         law.at(Self::uniform(key, law.total()))
+    }
+
+    /// Token x races with the two words at 2x of the position's stream, so its variate does not
+    /// depend on which other tokens the law has. Ties go to the lowest id.
+    fn race(&mut self, key: PositionKey, law: &Dist) -> Token {
+        let mut rng = stream(key.seed, b"draftproof place", key.position);
+        let mut next = 0;
+        let mut best = (f64::INFINITY, Token(0));
+        for (x, weight) in law.support() {
+            if x.0 != next {
+                rng.set_word_pos(2 * u128::from(x.0));
+            }
+            next = x.0 + 1;
+            let time = exponential(rng.next_u64()) / weight as f64;
+            if time < best.0 {
+                best = (time, x);
+            }
+        }
+        best.1
     }
 }
 
@@ -227,6 +291,11 @@ impl<N: Noise> Noise for Recorded<N> {
         self.spend(key);
         self.inner.pick(key, law)
     }
+
+    /// Not counted: there, asking twice is the method.
+    fn race(&mut self, key: PositionKey, law: &Dist) -> Token {
+        self.inner.race(key, law)
+    }
 }
 
 /// Panics when asked: for runs that must not need noise, such as greedy ones.
@@ -241,12 +310,15 @@ impl Noise for Forbidden {
     fn pick(&mut self, key: RoundKey, law: &dyn Law) -> Token {
         panic!("noise was asked for a draw from {law:?} at {key}")
     }
+
+    fn race(&mut self, key: PositionKey, law: &Dist) -> Token {
+        panic!("noise was asked for a race of {law:?} at {key:?}")
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Dist;
 
     const KEY: RoundKey = RoundKey {
         seed: Seed {

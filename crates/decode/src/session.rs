@@ -4,7 +4,10 @@ use std::fmt;
 
 use crate::{
     Dist, Error, Token,
-    draft::{Draft, Request, SessionId},
+    draft::{
+        Draft, DraftEnd, Request, SessionId,
+        length::{DraftLength, Pace},
+    },
     error::ListenerError,
     lm::{LanguageModel, Rows, SequenceId},
     noise::{RoundNoise, Seed},
@@ -38,14 +41,14 @@ impl fmt::Display for FinishReason {
 }
 
 /// When a continuation ends, and how far ahead it drafts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
     /// The most tokens to generate.
     pub max_tokens: usize,
     /// Tokens that end the text; empty to go on past them.
     pub eos: Vec<Token>,
     /// How many tokens to draft a round.
-    pub draft_len: usize,
+    pub draft_len: DraftLength,
 }
 
 /// A token as it is committed.
@@ -65,6 +68,22 @@ pub struct Emitted<'a> {
     pub is_eos: bool,
 }
 
+/// One round as it was judged: with the laws in it, every decision can be derived again.
+#[derive(Clone, Copy, Debug)]
+pub struct JudgedRound<'a> {
+    /// The continuation.
+    pub session: SessionId,
+    /// The round's noise.
+    pub noise: RoundNoise,
+    /// What was drafted.
+    pub draft: &'a Draft,
+    /// What was decided.
+    pub verdict: &'a Verdict,
+    /// How many of the verdict's tokens were committed: fewer than `accepted + 1` where one of them
+    /// ended the text.
+    pub kept: usize,
+}
+
 /// Receives tokens as they are decided, in order.
 pub trait Listener {
     /// A token was committed. `Ok(true)` ends the continuation after it: a stop string is complete.
@@ -72,6 +91,15 @@ pub trait Listener {
     /// # Errors
     /// If the token cannot be received; generation stops.
     fn token(&mut self, emitted: &Emitted<'_>) -> Result<bool, ListenerError>;
+
+    /// A round was judged and its tokens committed: what a trace records.
+    ///
+    /// # Errors
+    /// If it cannot be recorded; generation stops.
+    fn round(&mut self, round: &JudgedRound<'_>) -> Result<(), ListenerError> {
+        let _ = round;
+        Ok(())
+    }
 
     /// A row of the draft had no law; decoding goes on without the proposal.
     fn warning(&mut self, session: SessionId, message: &str) {
@@ -95,6 +123,7 @@ pub struct Session {
     limits: Limits,
     sequence: Option<SequenceId>,
     finish: Option<FinishReason>,
+    pace: Pace,
     stats: Stats,
 }
 
@@ -106,6 +135,7 @@ impl Session {
             tokens: prompt.to_vec(),
             prompt_len: prompt.len(),
             seed,
+            pace: Pace::new(limits.draft_len),
             limits,
             sequence: None,
             finish: None,
@@ -198,13 +228,14 @@ impl Session {
     pub(crate) fn request(&self, session: SessionId, context: usize) -> Request<'_> {
         let room = context - self.tokens.len();
         let left = self.limits.max_tokens - self.generated().len();
-        let limit = self.limits.draft_len.min(room - 1).min(left - 1);
+        let limit = self.pace.longest().min(room - 1).min(left - 1);
         let ends = &self.limits.eos;
         Request {
             session,
             prefix: self.prefix(),
             round: self.round(),
             limit,
+            pace: &self.pace,
             ends,
         }
     }
@@ -233,13 +264,16 @@ impl Session {
         listener: &mut dyn Listener,
         context: usize,
     ) -> Result<(), Error> {
+        let (noise, before) = (self.round(), self.tokens.len());
+        self.pace
+            .learn(&draft.confidence, verdict.accepted, draft.steps);
         self.stats.rounds += 1;
         self.stats.drafted += draft.proposals.len() as u64;
-        if let Some(end @ crate::draft::DraftEnd::UnusableRow { .. }) = &draft.ended {
+        if let Some(end @ DraftEnd::UnusableRow { .. }) = &draft.ended {
             self.stats.unusable_draft_rows += 1;
             listener.warning(id, &end.to_string());
         }
-        for (i, law) in verdict.laws.iter().enumerate() {
+        for (i, law) in verdict.laws.iter().enumerate().take(verdict.accepted + 1) {
             let proposal = draft.proposals.get(i);
             let accepted = i < verdict.accepted;
             let (token, origin) = match proposal {
@@ -251,8 +285,7 @@ impl Session {
             }
             self.stats.emitted(law);
             self.tokens.push(token);
-            let is_eos = self.limits.eos.contains(&token);
-            let logits = rows.row(i);
+            let (logits, is_eos) = (rows.row(i), self.limits.eos.contains(&token));
             let emitted = Emitted {
                 session: id,
                 token,
@@ -262,22 +295,35 @@ impl Session {
                 is_eos,
             };
             let stop = listener.token(&emitted).map_err(Error::Listener)?;
-            self.finish = if is_eos {
-                Some(FinishReason::Eos)
-            } else if stop {
-                Some(FinishReason::Stop)
-            } else if self.generated().len() >= self.limits.max_tokens {
-                Some(FinishReason::Length)
-            } else if self.tokens.len() >= context {
-                Some(FinishReason::Context)
-            } else {
-                None
-            };
+            self.finish = self.end_after(is_eos, stop, context);
             if self.finish.is_some() {
                 break;
             }
         }
-        Ok(())
+        let kept = self.tokens.len() - before;
+        let judged = JudgedRound {
+            session: id,
+            noise,
+            draft,
+            verdict: &verdict,
+            kept,
+        };
+        listener.round(&judged).map_err(Error::Listener)
+    }
+
+    /// Why the text ends after its last token, if it does; the first reason that holds.
+    fn end_after(&self, is_eos: bool, stop: bool, context: usize) -> Option<FinishReason> {
+        if is_eos {
+            Some(FinishReason::Eos)
+        } else if stop {
+            Some(FinishReason::Stop)
+        } else if self.generated().len() >= self.limits.max_tokens {
+            Some(FinishReason::Length)
+        } else if self.tokens.len() >= context {
+            Some(FinishReason::Context)
+        } else {
+            None
+        }
     }
 
     /// Cuts the target's cache back to the committed tokens, less the last one, whose row the next

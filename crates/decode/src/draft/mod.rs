@@ -8,6 +8,7 @@
 //! tokens proposed so far and on a law before the draw from it, never on dropping a token after it
 //! was drawn: that would change the law of the text.
 
+pub mod length;
 pub mod model;
 pub mod ngram;
 
@@ -20,6 +21,7 @@ use crate::{
     sampler::{Prefix, RowError, Sampler},
     stats::Meter,
 };
+use length::Pace;
 
 /// A proposed token with the law `q` that it was drawn from.
 #[derive(Clone, Debug)]
@@ -81,6 +83,8 @@ pub struct Request<'a> {
     pub round: RoundNoise,
     /// The most tokens to propose, decided before anything is drawn.
     pub limit: usize,
+    /// What decides whether one more is worth it.
+    pub pace: &'a Pace,
     /// Tokens after which nothing is worth proposing: generation ends there.
     pub ends: &'a [Token],
 }
@@ -90,6 +94,10 @@ pub struct Request<'a> {
 pub struct Draft {
     /// The proposals, in order; at most [`Request::limit`].
     pub proposals: Vec<Proposal>,
+    /// For each of them, how sure the drafter was, from 0 to 1: the largest probability of its law.
+    pub confidence: Vec<f64>,
+    /// How many times the drafter looked; a look may end without a proposal.
+    pub steps: usize,
     /// Why there are fewer than the limit, when that is worth telling.
     pub ended: Option<DraftEnd>,
 }

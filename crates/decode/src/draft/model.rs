@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Draft, DraftEnd, Drafter, Proposal, Request, SessionId};
+use super::{Draft, DraftEnd, Drafter, Proposal, Request, SessionId, length::confidence};
 use crate::{
     Error, Token,
     lm::{LanguageModel, Pass, SequenceId},
@@ -18,7 +18,17 @@ use crate::{
 #[derive(Debug)]
 pub struct ModelDrafter<'a> {
     model: &'a mut dyn LanguageModel,
+    choice: Choice,
     held: HashMap<SessionId, Held>,
+}
+
+/// How a token comes from the draft's law.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Choice {
+    /// Drawn with the round's own noise; q is the law.
+    Draw,
+    /// The winner of the race that the target will run too; nothing is drawn, so q is certain.
+    Race,
 }
 
 /// A sequence of the draft model and the tokens in its cache.
@@ -34,6 +44,8 @@ struct Running<'a> {
     /// Committed and proposed tokens.
     tokens: Vec<Token>,
     draft: Draft,
+    /// The chance that all proposals so far are accepted, by what was learnt.
+    so_far: f64,
     live: bool,
 }
 
@@ -45,10 +57,22 @@ impl Running<'_> {
 }
 
 impl<'a> ModelDrafter<'a> {
-    /// Drafts with `model`, whose ids mean the same strings as the target's.
+    /// Drafts with `model`, whose ids mean the same strings as the target's: for the verifiers
+    /// [`Rejection`](crate::verify::Rejection) and [`BlockRule`](crate::verify::BlockRule).
     pub fn new(model: &'a mut dyn LanguageModel) -> Self {
         Self {
             model,
+            choice: Choice::Draw,
+            held: HashMap::new(),
+        }
+    }
+
+    /// As [`new`](Self::new), but proposes the winners of the positions' races: for the verifier
+    /// [`Coupled`](crate::verify::Coupled). (Exact under the others too, with fewer acceptances.)
+    pub fn racing(model: &'a mut dyn LanguageModel) -> Self {
+        Self {
+            model,
+            choice: Choice::Race,
             held: HashMap::new(),
         }
     }
@@ -121,38 +145,71 @@ impl<'a> ModelDrafter<'a> {
         let rows = meter
             .time(Part::Draft, || self.model.forward(&batch))
             .map_err(Error::Draft)?;
+        let choice = self.choice;
         for (run, rows) in live.iter_mut().zip(&rows) {
+            run.draft.steps += 1;
             let held = self
                 .held
                 .get_mut(&run.request.session)
                 .expect("opened by `resume`");
             held.tokens
                 .extend_from_slice(&run.tokens[held.tokens.len()..]);
-            meter.time(Part::Sampler, || draw(run, rows.row(0), sampler, noise));
+            meter.time(Part::Sampler, || {
+                draw(run, rows.row(0), choice, sampler, noise)
+            });
         }
         Ok(())
     }
 }
 
-fn draw(run: &mut Running<'_>, row: &[f32], sampler: &Sampler, noise: &mut dyn Noise) {
+/// Proposes a token from the row, unless the row or the pace ends the draft.
+fn draw(
+    run: &mut Running<'_>,
+    row: &[f32],
+    choice: Choice,
+    sampler: &Sampler,
+    noise: &mut dyn Noise,
+) {
     let prefix = Prefix {
         tokens: &run.tokens,
         ..run.request.prefix
     };
-    match sampler.law(prefix, row) {
-        Ok(q) => {
-            let offset = run.draft.proposals.len();
-            let proposal = Proposal::draw(q, run.request.round, offset, noise);
-            run.tokens.push(proposal.token());
-            run.live =
-                !run.request.ends.contains(&proposal.token()) && offset + 1 < run.request.limit;
-            run.draft.proposals.push(proposal);
+    let q = match sampler.law(prefix, row) {
+        Ok(q) => q,
+        Err(source) => {
+            return run.end(DraftEnd::UnusableRow {
+                position: run.tokens.len(),
+                source,
+            });
         }
-        Err(source) => run.end(DraftEnd::UnusableRow {
-            position: run.tokens.len(),
-            source,
-        }),
+    };
+    let Request {
+        pace,
+        round,
+        ends,
+        limit,
+        ..
+    } = run.request;
+    let confidence = confidence(&q);
+    // Decided from q, before the draw.
+    if !pace.worth_proposing(run.so_far, confidence) {
+        run.live = false;
+        return;
     }
+    let offset = run.draft.proposals.len();
+    let proposal = match choice {
+        Choice::Draw => Proposal::draw(q, round, offset, noise),
+        Choice::Race => {
+            let winner = noise.winner(round.position(offset), &q);
+            Proposal::certain(sampler.vocab(), winner).expect("a token of q is in the vocabulary")
+        }
+    };
+    run.so_far *= pace.chance(confidence);
+    run.tokens.push(proposal.token());
+    run.live =
+        !ends.contains(&proposal.token()) && offset + 1 < limit && pace.worth_a_look(run.so_far);
+    run.draft.proposals.push(proposal);
+    run.draft.confidence.push(confidence);
 }
 
 impl Drafter for ModelDrafter<'_> {
@@ -167,11 +224,14 @@ impl Drafter for ModelDrafter<'_> {
         for &request in requests {
             self.resume(request.session, request.prefix.tokens)?;
             let tokens = request.prefix.tokens.to_vec();
+            let live = request.limit > 0 && request.pace.worth_a_look(1.0);
+            let draft = Draft::default();
             runs.push(Running {
                 request,
                 tokens,
-                draft: Draft::default(),
-                live: request.limit > 0,
+                draft,
+                so_far: 1.0,
+                live,
             });
         }
         while runs.iter().any(|run| run.live) {

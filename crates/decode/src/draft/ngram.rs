@@ -19,22 +19,50 @@ impl NgramDrafter {
     /// The longest suffix looked for.
     pub const LONGEST: usize = 4;
 
-    /// Where the text that follows that occurrence starts.
-    fn lookup(tokens: &[Token]) -> Option<usize> {
+    /// The length of the longest suffix that occurred before, and where the text after its most
+    /// recent earlier occurrence starts.
+    fn lookup(tokens: &[Token]) -> Option<(usize, usize)> {
         let last = tokens.len().checked_sub(1)?;
-        let mut best = (0, None);
+        let mut best = None;
         for end in (0..last).rev() {
             let matched = (0..Self::LONGEST.min(end + 1))
                 .take_while(|&back| tokens[end - back] == tokens[last - back])
                 .count();
-            if matched > best.0 {
-                best = (matched, Some(end + 1));
+            if matched > best.map_or(0, |(longest, _)| longest) {
+                best = Some((matched, end + 1));
                 if matched == Self::LONGEST {
                     break;
                 }
             }
         }
-        best.1
+        best
+    }
+
+    /// The tokens that followed, as long as one more is worth its row.
+    fn draft(request: &Request<'_>, vocab: usize) -> Draft {
+        let mut draft = Draft::default();
+        let tokens = request.prefix.tokens;
+        let Some((matched, start)) = Self::lookup(tokens) else {
+            return draft;
+        };
+        // The longer the match, the surer: one class of confidence for each length.
+        let confidence = matched as f64 / Self::LONGEST as f64 - 0.125;
+        let mut so_far = 1.0;
+        for &token in tokens[start..].iter().take(request.limit) {
+            let Ok(proposal) = Proposal::certain(vocab, token) else {
+                break;
+            };
+            if !request.pace.worth_proposing(so_far, confidence) {
+                break;
+            }
+            so_far *= request.pace.chance(confidence);
+            draft.proposals.push(proposal);
+            draft.confidence.push(confidence);
+            if request.ends.contains(&token) {
+                break;
+            }
+        }
+        draft
     }
 }
 
@@ -46,22 +74,14 @@ impl Drafter for NgramDrafter {
         _: &mut dyn Noise,
         meter: &mut Meter,
     ) -> Result<Vec<Draft>, Error> {
-        let propose = |request: &Request<'_>| {
-            let tokens = request.prefix.tokens;
-            let Some(start) = Self::lookup(tokens) else {
-                return Draft::default();
-            };
-            let proposals = tokens[start..]
+        let vocab = sampler.vocab();
+        let drafts = || {
+            requests
                 .iter()
-                .take(request.limit)
-                .map_while(|&token| Proposal::certain(sampler.vocab(), token).ok())
-                .collect();
-            Draft {
-                proposals,
-                ended: None,
-            }
+                .map(|request| Self::draft(request, vocab))
+                .collect()
         };
-        Ok(meter.time(Part::Draft, || requests.iter().map(propose).collect()))
+        Ok(meter.time(Part::Draft, drafts))
     }
 
     fn close(&mut self, _: SessionId) {}
@@ -71,7 +91,7 @@ impl Drafter for NgramDrafter {
 mod tests {
     use super::*;
 
-    fn lookup(tokens: &[u32]) -> Option<usize> {
+    fn lookup(tokens: &[u32]) -> Option<(usize, usize)> {
         NgramDrafter::lookup(&tokens.iter().map(|&id| Token(id)).collect::<Vec<_>>())
     }
 
@@ -80,12 +100,12 @@ mod tests {
         assert_eq!(lookup(&[]), None);
         assert_eq!(lookup(&[1]), None);
         assert_eq!(lookup(&[1, 2, 3]), None);
-        assert_eq!(lookup(&[1, 1]), Some(1));
+        assert_eq!(lookup(&[1, 1]), Some((1, 1)));
         // Two occurrences of (1): the later one.
-        assert_eq!(lookup(&[1, 5, 1, 6, 1]), Some(3));
+        assert_eq!(lookup(&[1, 5, 1, 6, 1]), Some((1, 3)));
         // (1, 2) is longer than the more recent (2).
-        assert_eq!(lookup(&[1, 2, 7, 9, 2, 8, 1, 2]), Some(2));
+        assert_eq!(lookup(&[1, 2, 7, 9, 2, 8, 1, 2]), Some((2, 2)));
         // A suffix may overlap its earlier occurrence.
-        assert_eq!(lookup(&[3, 3, 3]), Some(2));
+        assert_eq!(lookup(&[3, 3, 3]), Some((2, 2)));
     }
 }

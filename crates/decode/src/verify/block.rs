@@ -79,7 +79,6 @@ impl Verifier for BlockRule {
         for (i, step) in places {
             if noise.decide(round.key(i, Lane::Accept), step.h()) {
                 let next = noise.draw(round.key(i, Lane::Residual), &step.residual);
-                laws.truncate(i + 1);
                 return Ok(Verdict {
                     accepted: i,
                     next,

@@ -5,6 +5,7 @@
 //! and spends noise only through [`Noise`]; a test that branches at each choice walks the rule itself.
 
 pub mod block;
+pub mod coupled;
 pub mod rejection;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use crate::{
 };
 
 pub use block::BlockRule;
+pub use coupled::Coupled;
 pub use rejection::Rejection;
 
 /// The target's laws along a drafted block.
@@ -59,7 +61,8 @@ pub struct Verdict {
     pub next: Token,
     /// Where `next` came from.
     pub origin: Origin,
-    /// The target's laws of the `accepted + 1` emitted tokens.
+    /// The target's laws that the rule looked at, by place in the block: those of the
+    /// `accepted + 1` emitted tokens, and for rules that look further those behind.
     pub laws: Vec<Dist>,
 }
 

@@ -14,9 +14,14 @@ use std::{cell::Cell, collections::BTreeMap, ops::RangeInclusive, time::Instant}
 
 use draftproof_decode::{
     LanguageModel, Limits, Sampler, Session, Settings, TableModel, Token,
-    draft::{Drafter, NoDrafter, model::ModelDrafter, ngram::NgramDrafter},
+    draft::{
+        Drafter, NoDrafter,
+        length::{CostModel, DraftLength},
+        model::ModelDrafter,
+        ngram::NgramDrafter,
+    },
     noise::{ChaCha, Forbidden, Recorded},
-    verify::{BlockRule, Rejection, Verifier},
+    verify::{BlockRule, Coupled, Rejection, Verifier},
 };
 use num_rational::BigRational;
 use num_traits::{One, ToPrimitive};
@@ -70,10 +75,10 @@ fn sampler(settings: Settings, vocab: usize) -> Sampler {
     Sampler::new(settings, vocab).expect("settings in range")
 }
 
-fn limits(max_tokens: usize, draft_len: usize) -> Limits {
+fn limits(max_tokens: usize, gamma: usize) -> Limits {
     Limits {
         max_tokens,
-        draft_len,
+        draft_len: DraftLength::Fixed(gamma),
         eos: tokens(&[3]),
     }
 }
@@ -138,6 +143,19 @@ fn round_by_round(case: &Case<'_>, draft: Draft, count: &Cell<u64>) -> Exact<Vec
     law
 }
 
+/// The draft lengths of a grid: fixed ones, and `auto` under costs that make it stop at all places.
+fn lengths(gammas: RangeInclusive<usize>) -> Vec<(usize, DraftLength)> {
+    let auto = DraftLength::Auto(CostModel {
+        draft_step: 0.1,
+        row: 0.25,
+    });
+    let longest = *gammas.end();
+    gammas
+        .map(|gamma| (gamma + 2, DraftLength::Fixed(gamma)))
+        .chain([(longest + 2, auto)])
+        .collect()
+}
+
 type Walk = fn(&Case<'_>, Draft, &Cell<u64>) -> Exact<Vec<Token>>;
 
 /// Walks `gammas` × every setting × every drafter, gamma + 2 tokens, and compares with `==`.
@@ -152,8 +170,12 @@ fn assert_exact(
     let (target, prompt) = (table(seed), tokens(prompt));
     for (name, settings) in settings() {
         let sampler = sampler(settings, VOCAB);
-        for gamma in gammas.clone() {
-            let limits = limits(gamma + 2, gamma);
+        for (max_tokens, draft_len) in lengths(gammas.clone()) {
+            let limits = Limits {
+                max_tokens,
+                draft_len,
+                eos: tokens(&[3]),
+            };
             let case = Case {
                 target: &target,
                 verifier,
@@ -165,7 +187,7 @@ fn assert_exact(
             assert_is_law(&expected);
             for draft in DRAFTS {
                 let law = walk(&case, draft, &count);
-                assert!(law == expected, "{name}, gamma {gamma}, {draft:?}");
+                assert!(law == expected, "{name}, {draft_len:?}, {draft:?}");
                 cases += 1;
             }
         }
@@ -228,7 +250,7 @@ fn pair_a(drafter: &mut dyn Drafter, verifier: &dyn Verifier) -> [f64; VOCAB] {
         prompt: &tokens(&[0]),
         limits: &Limits {
             max_tokens: 2,
-            draft_len: 1,
+            draft_len: DraftLength::Fixed(1),
             eos: Vec::new(),
         },
     };
@@ -340,7 +362,7 @@ fn greedy_never_touches_the_noise() {
                 prompt: &tokens(&[0]),
                 limits: &Limits {
                     max_tokens: 12,
-                    draft_len,
+                    draft_len: DraftLength::Fixed(draft_len),
                     eos: Vec::new(),
                 },
             };
@@ -368,7 +390,7 @@ fn some_rounds(target: &TableModel, draft: &TableModel, gamma: usize, rounds: us
         prompt: &tokens(&[0]),
         limits: &Limits {
             max_tokens: 60,
-            draft_len: gamma,
+            draft_len: DraftLength::Fixed(gamma),
             eos: Vec::new(),
         },
     };
@@ -419,4 +441,52 @@ fn a_rejection_ends_the_block() {
         assert_eq!(session.generated(), tokens(&expected), "rejected at {j}");
         assert_eq!(session.stats().by_position.len(), j as usize + 1);
     }
+}
+
+/// Coupled text is the same, token for token, whatever drafts and however long.
+#[test]
+fn coupled_text_does_not_depend_on_the_draft() {
+    let mut accepted = 0;
+    for seed in 0..30 {
+        let target = table(seed);
+        for (name, settings) in settings() {
+            let text = |draft: Draft, draft_len| {
+                let case = Case {
+                    target: &target,
+                    verifier: &Coupled,
+                    sampler: &sampler(settings.clone(), VOCAB),
+                    prompt: &tokens(&[0]),
+                    limits: &Limits {
+                        max_tokens: 20,
+                        draft_len,
+                        eos: tokens(&[3]),
+                    },
+                };
+                let run =
+                    |drafter: &mut dyn Drafter| case.run(&[], usize::MAX, drafter, &mut ChaCha);
+                let session = match draft {
+                    Draft::Model(seed) => run(&mut ModelDrafter::racing(&mut table(seed))),
+                    Draft::Twin => run(&mut ModelDrafter::racing(&mut target.clone())),
+                    other => other.with(&target, run),
+                };
+                if matches!(draft, Draft::Twin) {
+                    let stats = session.stats();
+                    assert!(stats.by_position.iter().all(|at| at.accepted == at.reached));
+                }
+                (session.generated().to_vec(), session.stats().accepted)
+            };
+            let (plain, _) = text(Draft::None, DraftLength::Fixed(0));
+            for draft in DRAFTS {
+                for (_, draft_len) in lengths(0..=5) {
+                    let (found, kept) = text(draft, draft_len);
+                    assert_eq!(found, plain, "{name}, {draft:?}, {draft_len:?}");
+                    accepted += kept;
+                }
+            }
+        }
+    }
+    assert!(
+        accepted > 1_000,
+        "only {accepted} drafted tokens were ever accepted"
+    );
 }

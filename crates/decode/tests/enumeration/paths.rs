@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use draftproof_decode::{
-    Token,
+    Dist, Token,
     dist::Fraction,
     law::Law,
-    noise::{Noise, RoundKey},
+    noise::{Noise, PositionKey, RoundKey},
 };
 use num_bigint::{BigInt, BigUint};
 use num_rational::BigRational;
@@ -152,5 +152,10 @@ impl Noise for Paths {
             law.visit(&mut |token, weight| options.push((big(weight), token)));
             (options, big(law.total()))
         })
+    }
+
+    /// The variates of one position decide several laws at once: there is nothing to branch over.
+    fn race(&mut self, key: PositionKey, law: &Dist) -> Token {
+        panic!("a race has no finite tree of choices: {key:?}, {law:?}")
     }
 }
