@@ -21,7 +21,10 @@ pub fn open(name: &str) -> Result<Device, Error> {
     match name {
         #[cfg(feature = "cpu")]
         "cpu" => Ok(Device::flex()),
-        _ => Err(Error::Device { name: name.into(), available: available().join(", ") }),
+        _ => Err(Error::Device {
+            name: name.into(),
+            available: available().join(", "),
+        }),
     }
 }
 
@@ -35,7 +38,10 @@ mod tests {
             assert!(open(name).is_ok(), "{name}");
         }
         let message = open("tpu").unwrap_err().to_string();
-        assert!(message.contains("\"tpu\"") && message.contains("cpu"), "{message}");
+        assert!(
+            message.contains("\"tpu\"") && message.contains("cpu"),
+            "{message}"
+        );
         assert!(open("").is_err());
     }
 }

@@ -15,7 +15,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A file that must be there and is not.
-    #[error("{place}: expected {expected}, found neither")]
+    #[error("{place}: expected {expected}, found no such file")]
     Missing {
         /// The folder.
         place: String,
@@ -120,7 +120,11 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn file(file: &str, expected: impl Into<String>, found: impl Into<String>) -> Self {
-        Self::File { file: file.into(), expected: expected.into(), found: found.into() }
+        Self::File {
+            file: file.into(),
+            expected: expected.into(),
+            found: found.into(),
+        }
     }
 
     pub(crate) fn field(
@@ -138,6 +142,9 @@ impl Error {
     }
 
     pub(crate) fn json(file: &str, source: serde_json::Error) -> Self {
-        Self::Json { file: file.into(), source }
+        Self::Json {
+            file: file.into(),
+            source,
+        }
     }
 }

@@ -25,7 +25,13 @@ pub(crate) fn linear(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -
 
 /// `x / sqrt(mean(x²) + epsilon) · weight` by row: x `[n, width]`, weight `[width]` → `[n, width]`.
 pub(crate) fn rms_norm(x: Tensor<2>, weight: Tensor<1>, epsilon: f64) -> Tensor<2> {
-    let scale = x.clone().square().mean_dim(1).add_scalar(epsilon).sqrt().recip();
+    let scale = x
+        .clone()
+        .square()
+        .mean_dim(1)
+        .add_scalar(epsilon)
+        .sqrt()
+        .recip();
     x * scale * weight.unsqueeze()
 }
 
@@ -75,12 +81,7 @@ pub(crate) fn attention(
     Tensor::cat(blocks.collect(), 0)
 }
 
-fn attention_block(
-    query: Tensor<3>,
-    keys: Tensor<3>,
-    values: Tensor<3>,
-    scale: f64,
-) -> Tensor<2> {
+fn attention_block(query: Tensor<3>, keys: Tensor<3>, values: Tensor<3>, scale: f64) -> Tensor<2> {
     let [heads, m, dim] = query.dims();
     let [kv_heads, n, _] = keys.dims();
     let group = heads / kv_heads;
@@ -92,11 +93,17 @@ fn attention_block(
     } else {
         let future = Tensor::<2>::full([m, n], f32::NEG_INFINITY, &scores.device())
             .triu(i64::try_from(n - m + 1).expect("a context fits i64"));
-        (scores.reshape([kv_heads, group, m, n]) + future.unsqueeze())
-            .reshape([kv_heads, group * m, n])
+        (scores.reshape([kv_heads, group, m, n]) + future.unsqueeze()).reshape([
+            kv_heads,
+            group * m,
+            n,
+        ])
     };
     let mixed = activation::softmax(scores, 2).matmul(values);
-    mixed.reshape([heads, m, dim]).swap_dims(0, 1).reshape([m, heads * dim])
+    mixed
+        .reshape([heads, m, dim])
+        .swap_dims(0, 1)
+        .reshape([m, heads * dim])
 }
 
 #[cfg(test)]
@@ -113,7 +120,11 @@ mod tests {
     #[test]
     fn blocks_of_queries_equal_one_block() {
         let (heads, kv, m, n, dim) = (4, 2, QUERY_BLOCK + 44, QUERY_BLOCK + 51, 8);
-        let (q, k, v) = (ramp([heads, m, dim], 0.7), ramp([kv, n, dim], 0.3), ramp([kv, n, dim], 1.1));
+        let (q, k, v) = (
+            ramp([heads, m, dim], 0.7),
+            ramp([kv, n, dim], 0.3),
+            ramp([kv, n, dim], 1.1),
+        );
         let whole = attention_block(q.clone(), k.clone(), v.clone(), 0.5);
         let blocks = attention(q, k, v, 0.5);
         let worst: f32 = (whole - blocks).abs().max().into_scalar();
@@ -123,7 +134,11 @@ mod tests {
     #[test]
     fn attention_is_the_formula() {
         let (heads, kv, m, n, dim) = (4, 2, 3, 5, 4);
-        let (q, k, v) = (ramp([heads, m, dim], 0.7), ramp([kv, n, dim], 0.3), ramp([kv, n, dim], 1.1));
+        let (q, k, v) = (
+            ramp([heads, m, dim], 0.7),
+            ramp([kv, n, dim], 0.3),
+            ramp([kv, n, dim], 1.1),
+        );
         let out: Vec<f32> = attention(q.clone(), k.clone(), v.clone(), 0.5)
             .try_into_vec_as()
             .unwrap();
@@ -135,7 +150,8 @@ mod tests {
                 let score = |j: usize| -> f64 {
                     (0..dim)
                         .map(|d| {
-                            f64::from(q[(h * m + i) * dim + d]) * f64::from(k[(g * n + j) * dim + d])
+                            f64::from(q[(h * m + i) * dim + d])
+                                * f64::from(k[(g * n + j) * dim + d])
                         })
                         .sum::<f64>()
                         * 0.5

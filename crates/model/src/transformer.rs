@@ -59,6 +59,9 @@ pub struct Transformer {
     head: Option<Embedding>,
 }
 
+/// What is done with the name and the shape of each tensor.
+pub type Visitor<'a> = dyn FnMut(&str, &[usize]) -> Result<(), Error> + 'a;
+
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const NORM: &str = "model.norm";
 /// The head's name, which tied checkpoints may carry too.
@@ -72,10 +75,7 @@ impl TransformerConfig {
     ///
     /// # Errors
     /// What `visit` returned.
-    pub fn tensors(
-        &self,
-        visit: &mut dyn FnMut(&str, &[usize]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    pub fn tensors(&self, visit: &mut Visitor<'_>) -> Result<(), Error> {
         let (hidden, inner) = (self.hidden, self.intermediate);
         let (query, key) = (self.query_width(), self.kv_width());
         visit(EMBEDDING, &[self.vocab, hidden])?;
@@ -127,7 +127,10 @@ impl TransformerConfig {
     }
 
     fn norm(&self) -> RmsNormConfig {
-        RmsNormConfig { width: self.hidden, epsilon: self.norm_epsilon }
+        RmsNormConfig {
+            width: self.hidden,
+            epsilon: self.norm_epsilon,
+        }
     }
 
     fn init_layer(&self, weights: &mut dyn Weights, prefix: &str) -> Result<Layer, Error> {
@@ -139,12 +142,19 @@ impl TransformerConfig {
             bias: self.attention_bias,
             context: self.context,
         };
-        let mlp =
-            MlpConfig { hidden: self.hidden, intermediate: self.intermediate, bias: self.mlp_bias };
+        let mlp = MlpConfig {
+            hidden: self.hidden,
+            intermediate: self.intermediate,
+            bias: self.mlp_bias,
+        };
         Ok(Layer {
-            attention_norm: self.norm().init(weights, &format!("{prefix}.input_layernorm"))?,
+            attention_norm: self
+                .norm()
+                .init(weights, &format!("{prefix}.input_layernorm"))?,
             attention: attention.init(weights, &format!("{prefix}.self_attn"))?,
-            mlp_norm: self.norm().init(weights, &format!("{prefix}.post_attention_layernorm"))?,
+            mlp_norm: self
+                .norm()
+                .init(weights, &format!("{prefix}.post_attention_layernorm"))?,
             mlp: mlp.init(weights, &format!("{prefix}.mlp"))?,
         })
     }
@@ -170,7 +180,9 @@ impl Transformer {
         let mut x = self.embedding.forward(ids);
         for (index, layer) in self.layers.iter().enumerate() {
             let normed = layer.attention_norm.forward(x.clone());
-            x = x + layer.attention.forward(normed, index, positions, spans, caches);
+            x = x + layer
+                .attention
+                .forward(normed, index, positions, spans, caches);
             let normed = layer.mlp_norm.forward(x.clone());
             x = x + layer.mlp.forward(normed);
         }
@@ -183,6 +195,9 @@ impl Transformer {
     /// - x: `[rows, hidden]`, rows of what [`forward`](Self::forward) returned
     /// - output: `[rows, vocab]`
     pub fn logits(&self, x: Tensor<2>, vocab: usize) -> Tensor<2> {
-        self.head.as_ref().unwrap_or(&self.embedding).logits(self.norm.forward(x), vocab)
+        self.head
+            .as_ref()
+            .unwrap_or(&self.embedding)
+            .logits(self.norm.forward(x), vocab)
     }
 }

@@ -1,0 +1,224 @@
+//! [`TransformerModel`]: a transformer with open sequences, as decoding asks for it.
+
+use std::{collections::BTreeMap, fmt};
+
+use burn::{
+    module::Module,
+    tensor::{Device, Int, Tensor, TensorData},
+};
+use draftproof_decode::{
+    LanguageModel, ModelError,
+    lm::{Pass, Rows, SequenceId, check_batch},
+};
+
+use crate::{
+    cache::SequenceCache,
+    config::TransformerConfig,
+    rope::Rope,
+    transformer::{Positions, Span, Transformer},
+};
+
+/// A transformer and the caches of its open sequences.
+///
+/// Its rows depend on their prefix only, but not bit for bit: burn's plain matrix products take
+/// other code paths for one row than for several.
+pub struct TransformerModel {
+    network: Transformer,
+    rope: Rope,
+    device: Device,
+    layers: usize,
+    context: usize,
+    vocab: usize,
+    /// Usable ids without a string, whose logits become −∞.
+    holes: Vec<usize>,
+    sequences: BTreeMap<SequenceId, SequenceCache>,
+    next: u64,
+}
+
+impl fmt::Debug for TransformerModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TransformerModel")
+            .field("parameters", &self.network.num_params())
+            .field("vocab", &self.vocab)
+            .field("context", &self.context)
+            .field("sequences", &self.sequences.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl TransformerModel {
+    /// A model whose ids are all that have a row in the head.
+    #[must_use]
+    pub fn new(network: Transformer, config: &TransformerConfig, device: &Device) -> Self {
+        Self {
+            network,
+            rope: config.rope.init(config.head_dim, config.context, device),
+            device: device.clone(),
+            layers: config.layers,
+            context: config.context,
+            vocab: config.vocab,
+            holes: Vec::new(),
+            sequences: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Cuts off every id from `vocab` on: they are neither taken nor given. Raising it does nothing.
+    pub fn limit_vocab(&mut self, vocab: usize) {
+        self.vocab = self.vocab.min(vocab.max(1));
+        self.holes.retain(|&id| id < self.vocab);
+    }
+
+    /// Makes the logits of `ids` −∞: rows of the head that mean nothing.
+    pub(crate) fn ban(&mut self, ids: Vec<usize>) {
+        self.holes = ids;
+        self.holes.retain(|&id| id < self.vocab);
+    }
+
+    fn get(&self, sequence: SequenceId) -> Result<&SequenceCache, ModelError> {
+        self.sequences
+            .get(&sequence)
+            .ok_or(ModelError::NotOpen { sequence })
+    }
+
+    fn insert(&mut self, cache: SequenceCache) -> SequenceId {
+        let id = SequenceId(self.next);
+        self.next += 1;
+        self.sequences.insert(id, cache);
+        id
+    }
+
+    /// Appends to `caches` without making it count, and returns all rows wanted, one after another.
+    fn pass(
+        &mut self,
+        batch: &[Pass<'_>],
+        caches: &mut [SequenceCache],
+    ) -> Result<Vec<f32>, ModelError> {
+        let mut spans = Vec::with_capacity(batch.len());
+        // Ids, then positions: one upload for the two.
+        let mut ids: Vec<i64> = Vec::new();
+        let mut positions: Vec<i64> = Vec::new();
+        for (pass, cache) in batch.iter().zip(caches.iter()) {
+            spans.push(Span {
+                start: ids.len(),
+                count: pass.tokens.len(),
+            });
+            ids.extend(pass.tokens.iter().map(|token| i64::from(token.0)));
+            positions.extend((cache.len()..).map(|at| at as i64).take(pass.tokens.len()));
+        }
+        let end = positions.iter().max().map_or(0, |&last| last as usize + 1);
+        let count = ids.len();
+        ids.append(&mut positions);
+        let input = Tensor::<1, Int>::from_data(TensorData::new(ids, [2 * count]), &self.device);
+        let (cos, sin) = self.rope.rows(input.clone().narrow(0, count, count), end);
+        let ids = input.narrow(0, 0, count);
+        let hidden = self
+            .network
+            .forward(ids, &Positions { cos, sin }, &spans, caches);
+        let wanted = batch.iter().zip(&spans).filter(|(pass, _)| pass.rows > 0);
+        let mut wanted: Vec<Tensor<2>> = wanted
+            .map(|(pass, span)| {
+                hidden
+                    .clone()
+                    .narrow(0, span.start + span.count - pass.rows, pass.rows)
+            })
+            .collect();
+        let wanted = match wanted.len() {
+            0 => return Ok(Vec::new()),
+            1 => wanted.remove(0),
+            _ => Tensor::cat(wanted, 0),
+        };
+        let logits = self.network.logits(wanted, self.vocab);
+        logits
+            .try_into_vec_as()
+            .map_err(|error| ModelError::Backend(error.to_string()))
+    }
+
+    fn split(&self, batch: &[Pass<'_>], mut logits: Vec<f32>) -> Vec<Rows> {
+        for row in logits.chunks_exact_mut(self.vocab) {
+            for &id in &self.holes {
+                row[id] = f32::NEG_INFINITY;
+            }
+        }
+        if let [pass] = batch {
+            debug_assert_eq!(logits.len(), pass.rows * self.vocab);
+            return vec![Rows::new(self.vocab, logits)];
+        }
+        let mut rest = logits.as_slice();
+        let rows = batch.iter().map(|pass| {
+            let (own, others) = rest.split_at(pass.rows * self.vocab);
+            rest = others;
+            Rows::new(self.vocab, own.to_vec())
+        });
+        rows.collect()
+    }
+}
+
+impl LanguageModel for TransformerModel {
+    fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    fn context(&self) -> usize {
+        self.context
+    }
+
+    fn open(&mut self) -> Result<SequenceId, ModelError> {
+        Ok(self.insert(SequenceCache::new(self.layers)))
+    }
+
+    fn forward(&mut self, batch: &[Pass<'_>]) -> Result<Vec<Rows>, ModelError> {
+        check_batch(batch, self.vocab, self.context, |sequence| {
+            self.len(sequence)
+        })?;
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Out of the map for the pass: several are written at once, and each must be the only owner
+        // of its tensors to be written in place.
+        let mut caches: Vec<SequenceCache> = batch
+            .iter()
+            .map(|pass| {
+                self.sequences
+                    .remove(&pass.sequence)
+                    .expect("checked to be open")
+            })
+            .collect();
+        let logits = self.pass(batch, &mut caches);
+        for (pass, mut cache) in batch.iter().zip(caches) {
+            if logits.is_ok() {
+                cache.commit(pass.tokens.len());
+            }
+            self.sequences.insert(pass.sequence, cache);
+        }
+        logits.map(|logits| self.split(batch, logits))
+    }
+
+    fn len(&self, sequence: SequenceId) -> Result<usize, ModelError> {
+        self.get(sequence).map(SequenceCache::len)
+    }
+
+    fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), ModelError> {
+        let held = self.len(sequence)?;
+        if len > held {
+            return Err(ModelError::TruncateBeyond {
+                sequence,
+                held,
+                len,
+            });
+        }
+        if let Some(cache) = self.sequences.get_mut(&sequence) {
+            cache.truncate(len);
+        }
+        Ok(())
+    }
+
+    fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId, ModelError> {
+        let cache = self.get(sequence)?.clone();
+        Ok(self.insert(cache))
+    }
+
+    fn close(&mut self, sequence: SequenceId) {
+        self.sequences.remove(&sequence);
+    }
+}

@@ -1,0 +1,200 @@
+//! [`Model`]: everything that a folder says about a model.
+
+use std::{path::Path, sync::Arc};
+
+use burn::tensor::Device;
+use draftproof_decode::{LanguageModel, Token};
+
+use crate::{
+    Error,
+    builtin::{self, Role},
+    config::ModelConfig,
+    generation_config::GenerationConfig,
+    language_model::TransformerModel,
+    load::{Checkpoint, Source, WeightType},
+    tokenizer::Tokenizer,
+};
+
+const MAX_CONFIG: u64 = 16 << 20;
+const MAX_TOKENIZER: u64 = 256 << 20;
+
+/// A loaded model with its configuration, tokenizer and recommended sampling.
+#[derive(Debug)]
+pub struct Model {
+    name: String,
+    config: ModelConfig,
+    generation_config: GenerationConfig,
+    tokenizer: Option<Arc<Tokenizer>>,
+    eos: Vec<Token>,
+    parameters: u64,
+    weight_type: WeightType,
+    language_model: TransformerModel,
+}
+
+impl Model {
+    /// Loads a folder in Hugging Face's layout.
+    ///
+    /// # Errors
+    /// If a file is missing, malformed, or asks for what is not supported.
+    pub fn open(folder: &Path, device: &Device) -> Result<Self, Error> {
+        // `.` and `..` have a name only once they are resolved.
+        let resolved = folder.canonicalize();
+        let resolved = resolved.map_err(|source| Error::Io {
+            path: folder.into(),
+            source,
+        })?;
+        let name = resolved.file_name().unwrap_or(resolved.as_os_str());
+        Self::load(
+            name.to_string_lossy().into_owned(),
+            &Source::Folder(folder.into()),
+            device,
+        )
+    }
+
+    /// Loads one side of a pair that is part of the program; see [`builtin::names`].
+    ///
+    /// # Errors
+    /// If there is no pair of that name.
+    pub fn builtin(name: &str, role: Role, device: &Device) -> Result<Self, Error> {
+        let source = builtin::source(name, role)?;
+        Self::load(source.place(), &source, device)
+    }
+
+    fn load(name: String, source: &Source, device: &Device) -> Result<Self, Error> {
+        let json = |file: &str| source.read(file, MAX_CONFIG);
+        let Some(bytes) = json("config.json")? else {
+            return Err(Error::Missing {
+                place: source.place(),
+                expected: "config.json".into(),
+            });
+        };
+        let config = ModelConfig::parse(&source.label("config.json"), &bytes)?;
+        let file = "generation_config.json";
+        let generation_config = match json(file)? {
+            Some(bytes) => GenerationConfig::parse(&source.label(file), &bytes)?,
+            None => GenerationConfig::default(),
+        };
+        let tokenizer = load_tokenizer(source)?;
+        let mut weights = Checkpoint::open(source, &config.transformer, device)?;
+        let network = config.transformer.init(&mut weights)?;
+        let mut language_model = TransformerModel::new(network, &config.transformer, device);
+        if let Some(tokenizer) = &tokenizer {
+            language_model.limit_vocab(tokenizer.vocab());
+            language_model.ban(holes(tokenizer, language_model.vocab()));
+        }
+        let eos = eos(
+            &generation_config,
+            &config,
+            tokenizer.as_ref(),
+            language_model.vocab(),
+        );
+        Ok(Self {
+            name,
+            config,
+            generation_config,
+            tokenizer: tokenizer.map(Arc::new),
+            eos,
+            parameters: weights.parameters(),
+            weight_type: weights.weight_type(),
+            language_model,
+        })
+    }
+
+    /// The folder's name, or `fable/target`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What `config.json` says.
+    #[must_use]
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// What `generation_config.json` says; all silent if there is none.
+    #[must_use]
+    pub fn generation_config(&self) -> &GenerationConfig {
+        &self.generation_config
+    }
+
+    /// The tokenizer, if the folder has one. Without it only ids go in and out.
+    ///
+    /// Shared, so that text can be decoded while the language model is borrowed.
+    #[must_use]
+    pub fn tokenizer(&self) -> Option<&Arc<Tokenizer>> {
+        self.tokenizer.as_ref()
+    }
+
+    /// The ids that end a text: those of `generation_config.json`, else of `config.json`, else the
+    /// tokenizer's.
+    #[must_use]
+    pub fn eos(&self) -> &[Token] {
+        &self.eos
+    }
+
+    /// The number of weights; a tied head counts once.
+    #[must_use]
+    pub fn parameters(&self) -> u64 {
+        self.parameters
+    }
+
+    /// The type of most weights in the file. Arithmetic is f32.
+    #[must_use]
+    pub fn weight_type(&self) -> WeightType {
+        self.weight_type
+    }
+
+    /// The number of usable ids.
+    #[must_use]
+    pub fn vocab(&self) -> usize {
+        self.language_model.vocab()
+    }
+
+    /// The language model, to run it in place.
+    pub fn language_model(&mut self) -> &mut TransformerModel {
+        &mut self.language_model
+    }
+
+    /// The language model alone.
+    #[must_use]
+    pub fn into_language_model(self) -> TransformerModel {
+        self.language_model
+    }
+}
+
+fn load_tokenizer(source: &Source) -> Result<Option<Tokenizer>, Error> {
+    let Some(bytes) = source.read("tokenizer.json", MAX_TOKENIZER)? else {
+        return Ok(None);
+    };
+    let label = source.label("tokenizer_config.json");
+    let config = source.read("tokenizer_config.json", MAX_CONFIG)?;
+    let config = config
+        .as_ref()
+        .map(|bytes| (label.as_str(), bytes.as_ref()));
+    Tokenizer::parse((&source.label("tokenizer.json"), &bytes), config).map(Some)
+}
+
+fn holes(tokenizer: &Tokenizer, vocab: usize) -> Vec<usize> {
+    (0..vocab)
+        .filter(|&id| tokenizer.token_string(Token::at(id)).is_none())
+        .collect()
+}
+
+fn eos(
+    generation: &GenerationConfig,
+    config: &ModelConfig,
+    tokenizer: Option<&Tokenizer>,
+    vocab: usize,
+) -> Vec<Token> {
+    let named = [&generation.eos, &config.eos]
+        .into_iter()
+        .find(|ids| !ids.is_empty());
+    let ids: Vec<Token> = match named {
+        Some(ids) => ids.iter().copied().map(Token).collect(),
+        None => tokenizer.and_then(Tokenizer::eos).into_iter().collect(),
+    };
+    ids.into_iter()
+        .filter(|token| token.index() < vocab)
+        .collect()
+}

@@ -1,0 +1,18 @@
+//! Tests through the public interface of the crate; one binary, so that burn is linked once.
+
+#![allow(clippy::unwrap_used)]
+
+/// The built-in pair.
+mod fable;
+/// The reference checkpoints: same logits, same greedy text as transformers.
+mod golden;
+/// Files that lie: refused with a message, never a panic.
+mod hostile;
+/// The laws of `LanguageModel`.
+mod laws;
+/// What a folder's tokenizer does to a model, and pairs.
+mod pairs;
+/// Folders, checkpoints and comparisons that the tests share.
+mod support;
+/// Text to ids and back.
+mod text;
