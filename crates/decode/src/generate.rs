@@ -65,7 +65,8 @@ pub fn generate(
 
 /// One round of every session that has not ended; false once all have.
 ///
-/// For callers that step; they close what they opened with [`Session::close`] and [`Drafter::close`].
+/// For callers that step; what is still open when they stop early they close with [`Session::close`]
+/// and [`Drafter::close`].
 ///
 /// # Errors
 /// As [`generate`].
@@ -74,13 +75,13 @@ pub fn round(
     sessions: &mut [Session],
     listener: &mut dyn Listener,
 ) -> Result<bool, Error> {
-    let mut live = Vec::with_capacity(sessions.len());
-    for (id, session) in sessions.iter_mut().enumerate() {
-        session.open(engine.target, engine.sampler)?;
-        if session.finish().is_none() {
-            live.push((SessionId(id), session));
-        }
-    }
+    open(engine, sessions)?;
+    let mut live: Vec<(SessionId, &mut Session)> = sessions
+        .iter_mut()
+        .enumerate()
+        .map(|(id, session)| (SessionId(id), session))
+        .filter(|(_, session)| session.finish().is_none())
+        .collect();
     if live.is_empty() {
         return Ok(false);
     }
@@ -98,9 +99,27 @@ pub fn round(
             engine.verifier.verify(&block, engine.noise)
         })?;
         session.commit(*id, draft, verdict, rows, listener, context)?;
-        session.truncate(engine.target)?;
+        if session.finish().is_some() {
+            session.close(engine.target);
+            engine.drafter.close(*id);
+        } else {
+            session.truncate(engine.target)?;
+        }
     }
     Ok(true)
+}
+
+/// Opens the sessions that are not; those that begin alike share one pass over their beginning.
+fn open(engine: &mut Engine<'_>, sessions: &mut [Session]) -> Result<(), Error> {
+    for i in 0..sessions.len() {
+        let (before, rest) = sessions.split_at_mut(i);
+        let session = &mut rest[0];
+        if session.check(engine.target, engine.sampler)? {
+            let twin = before.iter().find(|other| other.begins_like(session));
+            session.open(engine.target, twin, engine.meter)?;
+        }
+    }
+    Ok(())
 }
 
 fn draft(engine: &mut Engine<'_>, live: &[(SessionId, &mut Session)]) -> Result<Vec<Draft>, Error> {

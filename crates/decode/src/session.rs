@@ -9,10 +9,10 @@ use crate::{
         length::{DraftLength, Pace},
     },
     error::ListenerError,
-    lm::{LanguageModel, Rows, SequenceId},
+    lm::{LanguageModel, Pass, Rows, SequenceId},
     noise::{RoundNoise, Seed},
     sampler::{Prefix, Sampler},
-    stats::Stats,
+    stats::{Meter, Part, Stats},
     verify::{Origin, TargetLaws, Verdict},
 };
 
@@ -182,13 +182,14 @@ impl Session {
         }
     }
 
-    pub(crate) fn open(
+    /// Checks that the session can be continued; true if it is still to be opened.
+    pub(crate) fn check(
         &mut self,
-        target: &mut dyn LanguageModel,
+        target: &dyn LanguageModel,
         sampler: &Sampler,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         if self.sequence.is_some() || self.finish.is_some() {
-            return Ok(());
+            return Ok(false);
         }
         if sampler.vocab() != target.vocab() {
             let (sampler, target) = (sampler.vocab(), target.vocab());
@@ -203,9 +204,41 @@ impl Session {
         }
         if self.generated().len() >= self.limits.max_tokens {
             self.finish = Some(FinishReason::Length);
-            return Ok(());
         }
-        self.sequence = Some(target.open().map_err(Error::Target)?);
+        Ok(self.finish.is_none())
+    }
+
+    /// Whether this open session holds the very tokens that `other` begins with.
+    pub(crate) fn begins_like(&self, other: &Self) -> bool {
+        self.sequence.is_some() && self.tokens == other.tokens
+    }
+
+    /// Opens the target's sequence: afresh, or as a fork of a session with the same tokens, which
+    /// then runs over all of them but the last, once for both.
+    pub(crate) fn open(
+        &mut self,
+        target: &mut dyn LanguageModel,
+        twin: Option<&Self>,
+        meter: &mut Meter,
+    ) -> Result<(), Error> {
+        let opened = match twin.and_then(|twin| twin.sequence) {
+            None => target.open(),
+            Some(sequence) => {
+                let beginning = &self.tokens[..self.tokens.len() - 1];
+                let missing = &beginning[target.len(sequence).map_err(Error::Target)?..];
+                if !missing.is_empty() {
+                    let pass = Pass {
+                        sequence,
+                        tokens: missing,
+                        rows: 0,
+                    };
+                    let forward = || target.forward(&[pass]).map_err(Error::Target);
+                    meter.time(Part::Verify, forward)?;
+                }
+                target.fork(sequence)
+            }
+        };
+        self.sequence = Some(opened.map_err(Error::Target)?);
         Ok(())
     }
 

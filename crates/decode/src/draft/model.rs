@@ -1,6 +1,6 @@
 //! [`ModelDrafter`]: a small model that draws from its own law under the same contract.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::{Draft, DraftEnd, Drafter, Proposal, Request, SessionId, length::confidence};
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 pub struct ModelDrafter<'a> {
     model: &'a mut dyn LanguageModel,
     choice: Choice,
-    held: HashMap<SessionId, Held>,
+    held: BTreeMap<SessionId, Held>,
 }
 
 /// How a token comes from the draft's law.
@@ -36,6 +36,19 @@ enum Choice {
 struct Held {
     sequence: SequenceId,
     tokens: Vec<Token>,
+}
+
+impl Held {
+    /// How much of the cache can serve a row after `tokens`.
+    fn shared(&self, tokens: &[Token]) -> usize {
+        let shared = self
+            .tokens
+            .iter()
+            .zip(tokens)
+            .take_while(|(a, b)| a == b)
+            .count();
+        shared.min(tokens.len().saturating_sub(1))
+    }
 }
 
 /// One request's draft in the making.
@@ -63,7 +76,7 @@ impl<'a> ModelDrafter<'a> {
         Self {
             model,
             choice: Choice::Draw,
-            held: HashMap::new(),
+            held: BTreeMap::new(),
         }
     }
 
@@ -73,34 +86,65 @@ impl<'a> ModelDrafter<'a> {
         Self {
             model,
             choice: Choice::Race,
-            held: HashMap::new(),
+            held: BTreeMap::new(),
         }
     }
 
-    /// Cuts the cache back to what it shares with `tokens`, less the last one, whose row is wanted.
+    /// Cuts the cache back to what it shares with `tokens`, less the last one, whose row is wanted. A
+    /// continuation that is new here starts as a fork of the one that shares most with it.
     fn resume(&mut self, session: SessionId, tokens: &[Token]) -> Result<(), Error> {
-        let held = match self.held.entry(session) {
-            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                let sequence = self.model.open().map_err(Error::Draft)?;
-                entry.insert(Held {
-                    sequence,
-                    tokens: Vec::new(),
-                })
-            }
-        };
-        let shared = held
-            .tokens
-            .iter()
-            .zip(tokens)
-            .take_while(|(a, b)| a == b)
-            .count();
-        let keep = shared.min(tokens.len().saturating_sub(1));
+        if !self.held.contains_key(&session) {
+            let nearest = self.held.values().max_by_key(|held| held.shared(tokens));
+            let held = match nearest.filter(|held| held.shared(tokens) > 0) {
+                None => Held {
+                    sequence: self.model.open().map_err(Error::Draft)?,
+                    tokens: vec![],
+                },
+                Some(Held { sequence, tokens }) => {
+                    let tokens = tokens.clone();
+                    let sequence = self.model.fork(*sequence).map_err(Error::Draft)?;
+                    Held { sequence, tokens }
+                }
+            };
+            self.held.insert(session, held);
+        }
+        let held = self
+            .held
+            .get_mut(&session)
+            .expect("inserted if it was not there");
+        let keep = held.shared(tokens);
         if keep < held.tokens.len() {
             self.model
                 .truncate(held.sequence, keep)
                 .map_err(Error::Draft)?;
             held.tokens.truncate(keep);
+        }
+        Ok(())
+    }
+
+    /// Runs over all of `tokens` but the last, so that others can fork from there.
+    fn fill(
+        &mut self,
+        session: SessionId,
+        tokens: &[Token],
+        meter: &mut Meter,
+    ) -> Result<(), Error> {
+        let held = self.held.get_mut(&session).expect("opened by `resume`");
+        let tokens = &tokens[held.tokens.len()..tokens.len() - 1];
+        let fits = held.tokens.len() + tokens.len() <= self.model.context()
+            && tokens
+                .iter()
+                .all(|token| token.index() < self.model.vocab());
+        if fits && !tokens.is_empty() {
+            let pass = Pass {
+                sequence: held.sequence,
+                tokens,
+                rows: 0,
+            };
+            meter
+                .time(Part::Draft, || self.model.forward(&[pass]))
+                .map_err(Error::Draft)?;
+            held.tokens.extend_from_slice(tokens);
         }
         Ok(())
     }
@@ -223,6 +267,9 @@ impl Drafter for ModelDrafter<'_> {
         let mut runs = Vec::with_capacity(requests.len());
         for &request in requests {
             self.resume(request.session, request.prefix.tokens)?;
+            if requests.len() > 1 {
+                self.fill(request.session, request.prefix.tokens, meter)?;
+            }
             let tokens = request.prefix.tokens.to_vec();
             let live = request.limit > 0 && request.pace.worth_a_look(1.0);
             let draft = Draft::default();
