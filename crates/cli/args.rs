@@ -1,6 +1,6 @@
 //! The command line as typed; [`settings`](crate::settings) turns it into what a run needs.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use draftproof_decode::Decimal;
@@ -48,7 +48,18 @@ pub(crate) struct GenerateArguments {
     /// Seed of all random choices; random, and printed, without it.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Print one JSON object instead of text.
+    /// Draw this many continuations, each with its own noise; printed one after another, each ended
+    /// by a newline.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) n: u32,
+    /// With --json: for each token its log-probability and those of the N likeliest, of the raw
+    /// logits and under the sampler's contract.
+    #[arg(long, value_name = "N", requires = "json")]
+    pub(crate) logprobs: Option<usize>,
+    /// Treat the prompt as a chat message (not supported yet).
+    #[arg(long)]
+    pub(crate) chat: bool,
+    /// Print JSON instead of text: one object a line for each continuation.
     #[arg(long, conflicts_with = "show_draft")]
     pub(crate) json: bool,
     /// Colour the text by origin: drafted and accepted, residual, bonus.
@@ -68,9 +79,9 @@ pub(crate) struct ModelArguments {
     /// Where proposals come from [default: model if there is a draft model, else ngram].
     #[arg(long, value_enum)]
     pub(crate) drafter: Option<DrafterKind>,
-    /// How many tokens to draft a round.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16))]
-    pub(crate) draft_len: u16,
+    /// How many tokens to draft a round: a number, or auto.
+    #[arg(long, value_name = "N|auto", default_value = "auto")]
+    pub(crate) draft_len: DraftLenArgument,
     /// The rule that judges drafted tokens.
     #[arg(long, value_enum, default_value_t = VerifyRule::Rejection)]
     pub(crate) verify: VerifyRule,
@@ -96,6 +107,31 @@ pub(crate) enum DrafterKind {
 pub(crate) enum VerifyRule {
     /// Token by token (Leviathan et al., Chen et al.).
     Rejection,
+    /// The block as a whole: accepts more (Sun et al.).
+    Block,
+    /// Shared noise: the same seed gives the same text with any draft or none (Daliri et al.).
+    Coupled,
+}
+
+/// `--draft-len`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DraftLenArgument {
+    Fixed(u16),
+    Auto,
+}
+
+impl FromStr for DraftLenArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            _ => text
+                .parse()
+                .map(Self::Fixed)
+                .map_err(|_| "expected auto or a number from 0 to 65535".into()),
+        }
+    }
 }
 
 #[derive(Debug, Args)]

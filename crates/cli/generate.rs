@@ -1,88 +1,145 @@
 //! `draftproof generate`.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use draftproof_decode::{
-    Engine, FinishReason, Limits, Sampler, Session, Token,
-    draft::{Drafter, NoDrafter, length::DraftLength, model::ModelDrafter, ngram::NgramDrafter},
+    Engine, Limits, Sampler, Session, Token,
+    draft::{
+        Drafter, NoDrafter,
+        length::{CostModel, DraftLength},
+        model::ModelDrafter,
+        ngram::NgramDrafter,
+    },
     generate::generate,
     noise::{ChaCha, Seed},
     stats::{Meter, Part, Stats},
-    verify::{Rejection, Verifier},
+    verify::{BlockRule, Coupled, Rejection, Verifier},
 };
 
 use crate::{
-    args::{DrafterKind, GenerateArguments, VerifyRule},
-    measure::{WallClock, pass_time},
-    output::{self, Output, Report, Share},
+    args::{DraftLenArgument, DrafterKind, GenerateArguments, VerifyRule},
+    measure::{Costs, WallClock, pass_time},
+    output::Output,
+    report::{self, Report, Share},
     settings::{self, Models},
 };
 
+/// How many continuations share passes; more of them run one wave after another.
+const WAVE: u64 = 32;
+
 pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
-    let mut models = Models::load(&arguments.models)?;
-    let recommended = models.target.generation_config();
-    for name in &recommended.unused {
-        eprintln!("draftproof: generation_config.json asks for {name}, which is not supported");
+    if arguments.chat {
+        bail!("--chat is not supported yet: chat templates are not read; give the text as it is");
     }
-    let sampler = settings::sampler(&arguments.sampler, recommended, models.target.vocab())?;
+    let mut models = Models::load(&arguments.models)?;
+    let sampler = settings::sampler(&arguments.sampler, &models.target)?;
     let prompt = settings::prompt(arguments, &models.target)?;
+    let limits = Limits {
+        max_tokens: arguments.max_tokens,
+        eos: settings::eos(arguments, &models.target),
+        draft_len: draft_len(arguments.models.draft_len, &models),
+    };
     let seed = match arguments.seed {
         Some(seed) => seed,
         None => getrandom::u64()?,
     };
-    let eos = if arguments.ignore_eos {
-        Vec::new()
-    } else {
-        models.target.eos().to_vec()
-    };
-    let limits = Limits {
-        max_tokens: arguments.max_tokens,
-        eos,
-        draft_len: DraftLength::Fixed(usize::from(arguments.models.draft_len)),
-    };
-    let mut sessions = [Session::new(&prompt, Seed { seed, sequence: 0 }, limits)];
     let tokenizer = models.target.tokenizer().cloned();
     let mut output = Output::new(arguments, tokenizer.as_deref(), &prompt);
-
     let mut meter = Meter::new(WallClock::start());
-    let start = Instant::now();
-    let result = decode(
-        &mut models,
-        arguments,
-        &sampler,
-        &mut meter,
-        &mut sessions,
-        &mut output,
-    );
-    let elapsed = start.elapsed();
-    // What was decided is shown, also when the next token could not be.
-    output.finish()?;
-    result?;
-
-    let [session] = &sessions;
-    let stats = session.stats();
-    let costs = costs(&mut models, &meter, stats, &prompt, session.generated())?;
-    let report = Report {
-        tokens: session.generated(),
-        finish_reason: session.finish().unwrap_or(FinishReason::Length),
-        seed,
-        stats,
-        costs,
-        elapsed,
-        share: Share::new(&meter, elapsed),
-    };
-    if arguments.json {
-        output::print_json(&report, output.text())
-    } else {
-        output::print_summary(&report, &models, arguments);
-        Ok(())
+    let (mut stats, mut elapsed, mut costs) = (Stats::default(), Duration::ZERO, None);
+    let mut finish = None;
+    let has_q = arguments.models.verify != VerifyRule::Coupled;
+    let all = u64::from(arguments.n);
+    for first in (0..all).step_by(WAVE as usize) {
+        let wave = first..all.min(first + WAVE);
+        let mut sessions: Vec<Session> = wave
+            .map(|sequence| Session::new(&prompt, Seed { seed, sequence }, limits.clone()))
+            .collect();
+        output.begin(sessions.len());
+        let start = Instant::now();
+        let result = decode(
+            &mut models,
+            arguments,
+            &sampler,
+            &mut meter,
+            &mut sessions,
+            &mut output,
+        );
+        elapsed += start.elapsed();
+        // What was decided is shown, also when the next token could not be.
+        output.finish()?;
+        result?;
+        sessions
+            .iter()
+            .for_each(|session| stats.add(session.stats()));
+        finish = sessions.last().and_then(Session::finish);
+        let costs = match costs {
+            Some(costs) => costs,
+            None => {
+                let text = [&prompt[..], sessions[0].generated()].concat();
+                *costs.insert(measure(&mut models, &meter, &stats, &text)?)
+            }
+        };
+        if arguments.json {
+            let rate = stats.tokens as f64 / elapsed.as_secs_f64();
+            let share = Share::new(&meter, elapsed);
+            for (i, session) in sessions.iter().enumerate() {
+                let report = Report {
+                    stats: session.stats(),
+                    costs,
+                    share,
+                    rate,
+                    has_q,
+                };
+                output.print_json(i, session, report.to_json())?;
+            }
+        }
     }
+    if !arguments.json {
+        let (rate, share) = (
+            stats.tokens as f64 / elapsed.as_secs_f64(),
+            Share::new(&meter, elapsed),
+        );
+        let costs = costs.unwrap_or_default();
+        let report = Report {
+            stats: &stats,
+            costs,
+            share,
+            rate,
+            has_q,
+        };
+        report::print_summary(&report, &models, arguments, seed, finish, elapsed);
+    }
+    Ok(())
 }
 
 fn verifier(rule: VerifyRule) -> &'static dyn Verifier {
     match rule {
         VerifyRule::Rejection => &Rejection,
+        VerifyRule::Block => &BlockRule,
+        VerifyRule::Coupled => &Coupled,
+    }
+}
+
+/// What each row beyond the first adds to a verify pass, in passes of one row. A pass reads the
+/// weights once for all its rows; this is the arithmetic that comes on top, as measured with the
+/// row-invariant kernels.
+const ROW_COST: f64 = 0.05;
+
+/// `auto` weighs costs that follow from the shapes: a draft step reads the draft's weights, a verify
+/// pass the target's.
+fn draft_len(argument: DraftLenArgument, models: &Models) -> DraftLength {
+    match argument {
+        DraftLenArgument::Fixed(length) => DraftLength::Fixed(usize::from(length)),
+        DraftLenArgument::Auto => {
+            let draft = models.draft.as_ref().map_or(0, |draft| draft.parameters());
+            let draft_step = draft as f64 / models.target.parameters() as f64;
+            DraftLength::Auto(CostModel {
+                draft_step,
+                row: ROW_COST,
+            })
+        }
     }
 }
 
@@ -99,7 +156,11 @@ fn decode(
     let (mut ngram, mut none) = (NgramDrafter, NoDrafter);
     let drafter: &mut dyn Drafter = match (models.drafter, &mut models.draft) {
         (DrafterKind::Model, Some(draft)) => {
-            model_drafter = ModelDrafter::new(draft.language_model());
+            let draft = draft.language_model();
+            model_drafter = match arguments.models.verify {
+                VerifyRule::Coupled => ModelDrafter::racing(draft),
+                VerifyRule::Rejection | VerifyRule::Block => ModelDrafter::new(draft),
+            };
             &mut model_drafter
         }
         (DrafterKind::Ngram, _) => &mut ngram,
@@ -116,32 +177,17 @@ fn decode(
     Ok(generate(&mut engine, sessions, output)?)
 }
 
-/// The cost of drafting a token and of a verify pass, in target passes of one row.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Costs {
-    pub(crate) c: Option<f64>,
-    pub(crate) v_verify: Option<f64>,
-}
-
 /// Times the passes that the text was made of: one row of the target, one of the draft, and the mean
 /// number of rows of a verify pass.
-fn costs(
-    models: &mut Models,
-    meter: &Meter,
-    stats: &Stats,
-    prompt: &[Token],
-    generated: &[Token],
-) -> Result<Costs> {
+fn measure(models: &mut Models, meter: &Meter, stats: &Stats, text: &[Token]) -> Result<Costs> {
     if stats.drafted == 0 || stats.rounds == 0 {
         return Ok(Costs::default());
     }
-    let text = [prompt, generated].concat();
-    let one_row = pass_time(models.target.language_model(), &text, 1)?.as_secs_f64();
-    let rows = 1 + stats.drafted.div_ceil(stats.rounds);
-    let rows = usize::try_from(rows)?;
-    let verify = pass_time(models.target.language_model(), &text, rows)?.as_secs_f64();
+    let one_row = pass_time(models.target.language_model(), text, 1)?.as_secs_f64();
+    let rows = usize::try_from(1 + stats.drafted.div_ceil(stats.rounds))?;
+    let verify = pass_time(models.target.language_model(), text, rows)?.as_secs_f64();
     let draft = match &mut models.draft {
-        Some(draft) => pass_time(draft.language_model(), &text, 1)?.as_secs_f64(),
+        Some(draft) => pass_time(draft.language_model(), text, 1)?.as_secs_f64(),
         None => meter.spent(Part::Draft).as_secs_f64() / stats.drafted as f64,
     };
     Ok(Costs {

@@ -4,8 +4,10 @@
 
 mod args;
 mod generate;
+mod logprobs;
 mod measure;
 mod output;
+mod report;
 mod settings;
 mod stops;
 

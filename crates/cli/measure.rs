@@ -59,3 +59,12 @@ pub(crate) fn pass_time(
     model.close(sequence);
     timed
 }
+
+/// The cost of drafting a token and of a verify pass, in target passes of one row.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Costs {
+    /// One token of the draft.
+    pub(crate) c: Option<f64>,
+    /// A verify pass with the run's mean number of rows.
+    pub(crate) v_verify: Option<f64>,
+}

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use draftproof_decode::{Decimal, Sampler, Settings, Token};
-use draftproof_model::{GenerationConfig, Model, Role, device, pair};
+use draftproof_model::{Model, Role, device, pair};
 
 use crate::args::{DrafterKind, GenerateArguments, ModelArguments, SamplerArguments};
 
@@ -48,11 +48,12 @@ impl Models {
         };
         let target = open(&arguments.model, Role::Target, &arguments.device)?;
         let draft_device = arguments.draft_device.as_ref().unwrap_or(&arguments.device);
-        let draft = draft_name
+        let mut draft = draft_name
             .map(|name| open(&name, Role::Draft, draft_device))
             .transpose()?;
-        if let Some(draft) = &draft {
-            pair::check(&target, draft)?;
+        if let Some(draft) = &mut draft {
+            let shared = pair::check(&target, draft)?.shared;
+            draft.language_model().limit_vocab(shared);
         }
         Ok(Self {
             target,
@@ -87,11 +88,11 @@ fn open(name: &str, role: Role, device: &str) -> Result<Model> {
 }
 
 /// The contract: what was typed, else what the model's authors recommend, else off.
-pub(crate) fn sampler(
-    arguments: &SamplerArguments,
-    recommended: &GenerationConfig,
-    vocab: usize,
-) -> Result<Sampler> {
+pub(crate) fn sampler(arguments: &SamplerArguments, target: &Model) -> Result<Sampler> {
+    let recommended = target.generation_config();
+    for name in &recommended.unused {
+        eprintln!("draftproof: warning: generation_config.json sets {name}, which is not honoured");
+    }
     let off = Settings::default();
     // Authors who say "do not sample" mean greedy.
     let greedy = (recommended.do_sample == Some(false)).then_some(0.0);
@@ -110,7 +111,7 @@ pub(crate) fn sampler(
         top_p: either(arguments.top_p, recommended.top_p)?.unwrap_or(off.top_p),
         min_p: either(arguments.min_p, recommended.min_p)?.unwrap_or(off.min_p),
     };
-    Ok(Sampler::new(settings, vocab)?)
+    Ok(Sampler::new(settings, target.vocab())?)
 }
 
 /// The typed value, or the recommended one: a JSON number, whose shortest decimal is what its author
@@ -127,6 +128,15 @@ fn either(typed: Option<Decimal>, recommended: Option<f64>) -> Result<Option<Dec
                 .context("generation_config.json of the model")
         })
         .transpose()
+}
+
+/// The tokens that end the text.
+pub(crate) fn eos(arguments: &GenerateArguments, target: &Model) -> Vec<Token> {
+    if arguments.ignore_eos {
+        Vec::new()
+    } else {
+        target.eos().to_vec()
+    }
 }
 
 /// The prompt's tokens, from wherever it was given.
