@@ -8,19 +8,9 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 const ALLOWED: [(&str, &[&str]); 5] = [
     ("draftproof-decode", &[]),
     ("draftproof-kernels", &[]),
-    (
-        "draftproof-model",
-        &["draftproof-decode", "draftproof-kernels"],
-    ),
+    ("draftproof-model", &["draftproof-decode", "draftproof-kernels"]),
     ("draftproof-verification", &["draftproof-decode"]),
-    (
-        "draftproof",
-        &[
-            "draftproof-decode",
-            "draftproof-model",
-            "draftproof-verification",
-        ],
-    ),
+    ("draftproof", &["draftproof-decode", "draftproof-model", "draftproof-verification"]),
 ];
 
 /// What no crate but kernels and model may see: decode is about integers, not tensors.
@@ -28,11 +18,8 @@ const TENSORS: [&str; 3] = ["burn", "cubecl", "burn-cubecl"];
 
 fn packages() -> Vec<Package> {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    let metadata = MetadataCommand::new()
-        .manifest_path(manifest)
-        .no_deps()
-        .exec()
-        .expect("cargo metadata");
+    let metadata =
+        MetadataCommand::new().manifest_path(manifest).no_deps().exec().expect("cargo metadata");
     metadata.packages
 }
 
@@ -49,10 +36,7 @@ fn crates_import_only_what_they_may() {
             let edge = format!("{name} → {}", dependency.name);
             let ours = dependency.name.starts_with("draftproof");
             if ours && dependency.kind == DependencyKind::Normal {
-                assert!(
-                    allowed.contains(&dependency.name.as_str()),
-                    "{edge} is not allowed"
-                );
+                assert!(allowed.contains(&dependency.name.as_str()), "{edge} is not allowed");
             }
             if TENSORS.contains(&dependency.name.as_str()) {
                 let sees_tensors = ["draftproof-kernels", "draftproof-model"].contains(&name);
@@ -86,11 +70,7 @@ fn only_controls_forge_proposals() {
     for file in &files {
         let text = fs::read_to_string(file).expect("a source file");
         if !makes_it.iter().any(|own| file.ends_with(own)) {
-            assert!(
-                !text.contains("mutation"),
-                "{} names `mutation`",
-                file.display()
-            );
+            assert!(!text.contains("mutation"), "{} names `mutation`", file.display());
         }
     }
     assert!(files.len() > 30, "the sources were not found");
@@ -103,10 +83,6 @@ fn only_kernels_may_be_unsafe() {
     for package in packages() {
         let manifest = fs::read_to_string(&package.manifest_path).expect("a manifest");
         let inherits = manifest.contains("[lints]\nworkspace = true");
-        assert!(
-            inherits || package.name.as_str() == "draftproof-kernels",
-            "{}",
-            package.name
-        );
+        assert!(inherits || package.name.as_str() == "draftproof-kernels", "{}", package.name);
     }
 }

@@ -58,21 +58,13 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
             .collect();
         output.begin(sessions.len());
         let start = Instant::now();
-        let result = decode(
-            &mut models,
-            arguments,
-            &sampler,
-            &mut meter,
-            &mut sessions,
-            &mut output,
-        );
+        let result =
+            decode(&mut models, arguments, &sampler, &mut meter, &mut sessions, &mut output);
         elapsed += start.elapsed();
         // What was decided is shown, also when the next token could not be.
         output.finish()?;
         result?;
-        sessions
-            .iter()
-            .for_each(|session| stats.add(session.stats()));
+        sessions.iter().for_each(|session| stats.add(session.stats()));
         finish = sessions.last().and_then(Session::finish);
         let costs = match costs {
             Some(costs) => costs,
@@ -85,30 +77,16 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
             let rate = stats.tokens as f64 / elapsed.as_secs_f64();
             let share = Share::new(&meter, elapsed);
             for (i, session) in sessions.iter().enumerate() {
-                let report = Report {
-                    stats: session.stats(),
-                    costs,
-                    share,
-                    rate,
-                    has_q,
-                };
+                let report = Report { stats: session.stats(), costs, share, rate, has_q };
                 output.print_json(i, session, report.to_json())?;
             }
         }
     }
     if !arguments.json {
-        let (rate, share) = (
-            stats.tokens as f64 / elapsed.as_secs_f64(),
-            Share::new(&meter, elapsed),
-        );
+        let (rate, share) =
+            (stats.tokens as f64 / elapsed.as_secs_f64(), Share::new(&meter, elapsed));
         let costs = costs.unwrap_or_default();
-        let report = Report {
-            stats: &stats,
-            costs,
-            share,
-            rate,
-            has_q,
-        };
+        let report = Report { stats: &stats, costs, share, rate, has_q };
         report::print_summary(&report, &models, arguments, seed, finish, elapsed);
     }
     Ok(())
@@ -135,10 +113,7 @@ fn draft_len(argument: DraftLenArgument, models: &Models) -> DraftLength {
         DraftLenArgument::Auto => {
             let draft = models.draft.as_ref().map_or(0, |draft| draft.parameters());
             let draft_step = draft as f64 / models.target.parameters() as f64;
-            DraftLength::Auto(CostModel {
-                draft_step,
-                row: ROW_COST,
-            })
+            DraftLength::Auto(CostModel { draft_step, row: ROW_COST })
         }
     }
 }
@@ -190,8 +165,5 @@ fn measure(models: &mut Models, meter: &Meter, stats: &Stats, text: &[Token]) ->
         Some(draft) => pass_time(draft.language_model(), text, 1)?.as_secs_f64(),
         None => meter.spent(Part::Draft).as_secs_f64() / stats.drafted as f64,
     };
-    Ok(Costs {
-        c: Some(draft / one_row),
-        v_verify: Some(verify / one_row),
-    })
+    Ok(Costs { c: Some(draft / one_row), v_verify: Some(verify / one_row) })
 }

@@ -13,9 +13,7 @@ pub(crate) fn entry(token: Token, law: &Dist, logits: &[f32], top: usize) -> Val
     let sum: f64 = logits.iter().map(|&z| (f64::from(z) - max).exp()).sum();
     let normaliser = max + sum.ln();
     let one = |token: Token| {
-        let raw = logits
-            .get(token.index())
-            .map(|&z| f64::from(z) - normaliser);
+        let raw = logits.get(token.index()).map(|&z| f64::from(z) - normaliser);
         let contract = law.probability(token).ln();
         // JSON has no −∞; null says that there is no such probability.
         let finite = |x: f64| x.is_finite().then_some(x);
@@ -31,9 +29,8 @@ pub(crate) fn entry(token: Token, law: &Dist, logits: &[f32], top: usize) -> Val
 
 /// The tokens of the `top` largest logits, ties by id.
 fn likeliest(logits: &[f32], top: usize) -> Vec<Token> {
-    let mut ranked: Vec<usize> = (0..logits.len())
-        .filter(|&i| logits[i] > f32::NEG_INFINITY)
-        .collect();
+    let mut ranked: Vec<usize> =
+        (0..logits.len()).filter(|&i| logits[i] > f32::NEG_INFINITY).collect();
     ranked.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
     ranked.into_iter().take(top).map(Token::at).collect()
 }
@@ -51,10 +48,7 @@ mod tests {
             |value: &Value, p: f64| (value.as_f64().expect("a number") - p.ln()).abs() < 1e-6;
         assert!(close(&entry["raw"], 0.5) && close(&entry["contract"], 0.75));
         let top = entry["top"].as_array().expect("a list");
-        let ids: Vec<u64> = top
-            .iter()
-            .filter_map(|entry| entry["token"].as_u64())
-            .collect();
+        let ids: Vec<u64> = top.iter().filter_map(|entry| entry["token"].as_u64()).collect();
         assert_eq!(ids, [0, 1, 2]);
         assert!(close(&top[2]["raw"], 0.25) && top[2]["contract"].is_null());
     }

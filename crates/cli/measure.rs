@@ -35,21 +35,13 @@ pub(crate) fn pass_time(
         let held = prefix.len().min(model.context().saturating_sub(rows));
         let new: Vec<Token> = prefix.iter().copied().cycle().take(rows).collect();
         if held > 0 {
-            model.forward(&[Pass {
-                sequence,
-                tokens: &prefix[..held],
-                rows: 0,
-            }])?;
+            model.forward(&[Pass { sequence, tokens: &prefix[..held], rows: 0 }])?;
         }
         let mut times = Vec::new();
         let start = Instant::now();
         while times.len() < 3 || (times.len() < 15 && start.elapsed().as_millis() < 200) {
             let pass = Instant::now();
-            model.forward(&[Pass {
-                sequence,
-                tokens: &new,
-                rows,
-            }])?;
+            model.forward(&[Pass { sequence, tokens: &new, rows }])?;
             times.push(pass.elapsed());
             model.truncate(sequence, held)?;
         }

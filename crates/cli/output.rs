@@ -35,21 +35,13 @@ impl<'a> Output<'a> {
         tokenizer: Option<&'a Tokenizer>,
         prompt: &'a [Token],
     ) -> Self {
-        Self {
-            arguments,
-            tokenizer,
-            prompt,
-            texts: Vec::new(),
-            warned: false,
-        }
+        Self { arguments, tokenizer, prompt, texts: Vec::new(), warned: false }
     }
 
     /// Starts so many continuations.
     pub(crate) fn begin(&mut self, continuations: usize) {
         let text = || Text {
-            decoder: self
-                .tokenizer
-                .map(|tokenizer| tokenizer.decoder_after(self.prompt)),
+            decoder: self.tokenizer.map(|tokenizer| tokenizer.decoder_after(self.prompt)),
             stops: Stops::new(&self.arguments.stop),
             text: String::new(),
             logprobs: Vec::new(),
@@ -66,19 +58,13 @@ impl<'a> Output<'a> {
     pub(crate) fn finish(&mut self) -> Result<()> {
         for i in 0..self.texts.len() {
             let text = &mut self.texts[i];
-            let rest = text
-                .decoder
-                .as_mut()
-                .map(Decoder::finish)
-                .unwrap_or_default();
+            let rest = text.decoder.as_mut().map(Decoder::finish).unwrap_or_default();
             let rest = text.stops.push(&rest) + &text.stops.finish();
             self.take(i, &rest, None)?;
         }
         let mut out = io::stdout().lock();
         if !self.arguments.json && self.arguments.n > 1 {
-            self.texts
-                .iter()
-                .try_for_each(|text| writeln!(out, "{}", text.text))?;
+            self.texts.iter().try_for_each(|text| writeln!(out, "{}", text.text))?;
         } else if self.streams() && out.is_terminal() {
             // A terminal wants a line of its own; a pipe gets the exact bytes.
             writeln!(out)?;

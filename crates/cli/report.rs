@@ -50,12 +50,7 @@ impl Report<'_> {
     fn predicted_speedup(&self) -> Option<f64> {
         let drafted = self.stats.drafted as f64 / self.stats.rounds.max(1) as f64;
         let (c, v) = (self.costs.c?, self.costs.v_verify?);
-        Some(predicted_speedup(
-            self.stats.tokens_per_round()?,
-            drafted,
-            c,
-            v,
-        ))
+        Some(predicted_speedup(self.stats.tokens_per_round()?, drafted, c, v))
     }
 
     /// Σ min(p, q) says nothing where the draft's law is not part of the proposal.
@@ -108,12 +103,7 @@ pub(crate) fn print_summary(
     finish: Option<FinishReason>,
     elapsed: Duration,
 ) {
-    let Report {
-        stats,
-        costs,
-        share,
-        rate,
-    } = report;
+    let Report { stats, costs, share, rate, .. } = report;
     let drafter = match &models.draft {
         Some(draft) => draft.name().to_owned(),
         None => format!("{:?}", models.drafter).to_lowercase(),
@@ -136,11 +126,8 @@ pub(crate) fn print_summary(
         stats.drafted
     );
     if stats.drafted > 0 {
-        let by_position: Vec<String> = report
-            .by_position()
-            .iter()
-            .map(|share| format!("{share:.2}"))
-            .collect();
+        let by_position: Vec<String> =
+            report.by_position().iter().map(|share| format!("{share:.2}")).collect();
         eprintln!("accepted by position: {}", by_position.join(" "));
         eprintln!(
             "alpha {} · draft step c {} · verify pass v {} · predicted speed-up {}",

@@ -34,32 +34,20 @@ impl Models {
             ),
             (None, Some(DrafterKind::Model) | None) if builtin => Some(arguments.model.clone()),
             (None, Some(DrafterKind::Model)) => {
-                bail!(
-                    "--drafter model needs --draft-model for {}",
-                    arguments.model
-                )
+                bail!("--drafter model needs --draft-model for {}", arguments.model)
             }
             (None, _) => None,
         };
-        let default = if draft_name.is_some() {
-            DrafterKind::Model
-        } else {
-            DrafterKind::Ngram
-        };
+        let default = if draft_name.is_some() { DrafterKind::Model } else { DrafterKind::Ngram };
         let target = open(&arguments.model, Role::Target, &arguments.device)?;
         let draft_device = arguments.draft_device.as_ref().unwrap_or(&arguments.device);
-        let mut draft = draft_name
-            .map(|name| open(&name, Role::Draft, draft_device))
-            .transpose()?;
+        let mut draft =
+            draft_name.map(|name| open(&name, Role::Draft, draft_device)).transpose()?;
         if let Some(draft) = &mut draft {
             let shared = pair::check(&target, draft)?.shared;
             draft.language_model().limit_vocab(shared);
         }
-        Ok(Self {
-            target,
-            draft,
-            drafter: arguments.drafter.unwrap_or(default),
-        })
+        Ok(Self { target, draft, drafter: arguments.drafter.unwrap_or(default) })
     }
 }
 
@@ -96,11 +84,8 @@ pub(crate) fn sampler(arguments: &SamplerArguments, target: &Model) -> Result<Sa
     let off = Settings::default();
     // Authors who say "do not sample" mean greedy.
     let greedy = (recommended.do_sample == Some(false)).then_some(0.0);
-    let recommended_top_k = recommended
-        .top_k
-        .map(usize::try_from)
-        .transpose()
-        .context("top_k of the model")?;
+    let recommended_top_k =
+        recommended.top_k.map(usize::try_from).transpose().context("top_k of the model")?;
     let settings = Settings {
         temperature: arguments
             .temperature
@@ -121,22 +106,13 @@ fn either(typed: Option<Decimal>, recommended: Option<f64>) -> Result<Option<Dec
         return Ok(typed);
     }
     recommended
-        .map(|number| {
-            number
-                .to_string()
-                .parse()
-                .context("generation_config.json of the model")
-        })
+        .map(|number| number.to_string().parse().context("generation_config.json of the model"))
         .transpose()
 }
 
 /// The tokens that end the text.
 pub(crate) fn eos(arguments: &GenerateArguments, target: &Model) -> Vec<Token> {
-    if arguments.ignore_eos {
-        Vec::new()
-    } else {
-        target.eos().to_vec()
-    }
+    if arguments.ignore_eos { Vec::new() } else { target.eos().to_vec() }
 }
 
 /// The prompt's tokens, from wherever it was given.
@@ -158,26 +134,18 @@ pub(crate) fn prompt(arguments: &GenerateArguments, target: &Model) -> Result<Ve
                  standard input"
             );
             let mut bytes = Vec::new();
-            io::stdin()
-                .read_to_end(&mut bytes)
-                .context("standard input")?;
+            io::stdin().read_to_end(&mut bytes).context("standard input")?;
             utf8(bytes).context("standard input")?
         }
     };
     let Some(tokenizer) = target.tokenizer() else {
-        bail!(
-            "{} has no tokenizer; give the prompt with --prompt-ids",
-            target.name()
-        );
+        bail!("{} has no tokenizer; give the prompt with --prompt-ids", target.name());
     };
     Ok(tokenizer.encode(&text)?)
 }
 
 fn read_text(path: &PathBuf) -> Result<String> {
-    fs::read(path)
-        .map_err(Into::into)
-        .and_then(utf8)
-        .with_context(|| path.display().to_string())
+    fs::read(path).map_err(Into::into).and_then(utf8).with_context(|| path.display().to_string())
 }
 
 fn utf8(bytes: Vec<u8>) -> Result<String> {

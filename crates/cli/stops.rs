@@ -11,16 +11,8 @@ pub(crate) struct Stops {
 impl Stops {
     /// Empty strings never stop anything.
     pub(crate) fn new(strings: &[String]) -> Self {
-        let strings = strings
-            .iter()
-            .filter(|stop| !stop.is_empty())
-            .cloned()
-            .collect();
-        Self {
-            strings,
-            held: String::new(),
-            stopped: false,
-        }
+        let strings = strings.iter().filter(|stop| !stop.is_empty()).cloned().collect();
+        Self { strings, held: String::new(), stopped: false }
     }
 
     /// Takes more text and returns what is now certain to belong to the output.
@@ -31,22 +23,12 @@ impl Stops {
             return String::new();
         }
         self.held.push_str(text);
-        if let Some(at) = self
-            .strings
-            .iter()
-            .filter_map(|stop| self.held.find(stop))
-            .min()
-        {
+        if let Some(at) = self.strings.iter().filter_map(|stop| self.held.find(stop)).min() {
             self.stopped = true;
             self.held.truncate(at);
             return std::mem::take(&mut self.held);
         }
-        let keep = self
-            .strings
-            .iter()
-            .map(|stop| self.overlap(stop))
-            .max()
-            .unwrap_or(0);
+        let keep = self.strings.iter().map(|stop| self.overlap(stop)).max().unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - keep);
         std::mem::replace(&mut self.held, rest)
     }
@@ -97,9 +79,8 @@ mod tests {
             (&["fin"], "one two — three, two: "),
             (&["finis", ""], text),
         ];
-        let borders: Vec<usize> = (0..=text.len())
-            .filter(|&at| text.is_char_boundary(at))
-            .collect();
+        let borders: Vec<usize> =
+            (0..=text.len()).filter(|&at| text.is_char_boundary(at)).collect();
         for (stops, expected) in cases {
             for &a in &borders {
                 for &b in borders.iter().filter(|&&b| b >= a) {

@@ -34,15 +34,9 @@ pub struct DecimalError {
 
 impl Decimal {
     /// 0.
-    pub const ZERO: Self = Self {
-        numerator: 0,
-        digits: 0,
-    };
+    pub const ZERO: Self = Self { numerator: 0, digits: 0 };
     /// 1.
-    pub const ONE: Self = Self {
-        numerator: 1,
-        digits: 0,
-    };
+    pub const ONE: Self = Self { numerator: 1, digits: 0 };
 
     /// The numerator: below 10^18.
     #[must_use]
@@ -73,28 +67,21 @@ impl FromStr for Decimal {
     type Err = DecimalError;
 
     fn from_str(text: &str) -> Result<Self, DecimalError> {
-        let error = || DecimalError {
-            found: text.to_owned(),
-        };
+        let error = || DecimalError { found: text.to_owned() };
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         let all = format!("{whole}{fraction}");
         if all.is_empty() || all.len() > MAX_DIGITS || !all.bytes().all(|b| b.is_ascii_digit()) {
             return Err(error());
         }
         let digits = u32::try_from(fraction.len()).map_err(|_| error())?;
-        Ok(Self {
-            numerator: all.parse().map_err(|_| error())?,
-            digits,
-        })
+        Ok(Self { numerator: all.parse().map_err(|_| error())?, digits })
     }
 }
 
 impl fmt::Display for Decimal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whole, fraction) = (
-            self.numerator / self.denominator(),
-            self.numerator % self.denominator(),
-        );
+        let (whole, fraction) =
+            (self.numerator / self.denominator(), self.numerator % self.denominator());
         match self.digits {
             0 => write!(f, "{whole}"),
             digits => write!(f, "{whole}.{fraction:0width$}", width = digits as usize),
@@ -130,15 +117,7 @@ mod tests {
 
     #[test]
     fn round_trips_and_order() {
-        for text in [
-            "0",
-            "1",
-            "0.9",
-            "0.90",
-            "1.0",
-            "12.05",
-            "0.000000000000000001",
-        ] {
+        for text in ["0", "1", "0.9", "0.90", "1.0", "12.05", "0.000000000000000001"] {
             if text.len() <= MAX_DIGITS + 1 {
                 assert_eq!(text.parse::<Decimal>().expect(text).to_string(), text);
             }
@@ -151,18 +130,9 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_plain_decimal() {
-        for text in [
-            "",
-            ".",
-            "-0.1",
-            "+1",
-            "1e-3",
-            "0,9",
-            "NaN",
-            "inf",
-            "1.2.3",
-            "0.1234567890123456789",
-        ] {
+        for text in
+            ["", ".", "-0.1", "+1", "1e-3", "0,9", "NaN", "inf", "1.2.3", "0.1234567890123456789"]
+        {
             assert!(text.parse::<Decimal>().is_err(), "{text}");
         }
     }

@@ -88,11 +88,7 @@ impl Dist {
     pub fn dense(weights: Vec<u64>) -> Result<Self, DistError> {
         let vocab = weights.len();
         let total = checked_total(vocab, &weights)?;
-        Ok(Self {
-            vocab,
-            form: Form::Dense(weights),
-            total,
-        })
+        Ok(Self { vocab, form: Form::Dense(weights), total })
     }
 
     /// The distribution over `0..vocab` with weight `weights[j]` for token `ids[j]`, 0 for others.
@@ -104,20 +100,13 @@ impl Dist {
     /// If `ids` and `weights` differ in length.
     pub fn sparse(vocab: usize, ids: Vec<u32>, weights: Vec<u64>) -> Result<Self, DistError> {
         assert_eq!(ids.len(), weights.len(), "one weight an id");
-        let misplaced = ids
-            .windows(2)
-            .find(|pair| pair[0] >= pair[1])
-            .map(|pair| pair[1]);
+        let misplaced = ids.windows(2).find(|pair| pair[0] >= pair[1]).map(|pair| pair[1]);
         let outside = ids.last().copied().filter(|&id| id as usize >= vocab);
         if let Some(id) = misplaced.or(outside) {
             return Err(DistError::BadId { id, vocab });
         }
         let total = checked_total(vocab, &weights)?;
-        Ok(Self {
-            vocab,
-            form: Form::Sparse { ids, weights },
-            total,
-        })
+        Ok(Self { vocab, form: Form::Sparse { ids, weights }, total })
     }
 
     /// All mass on `token`: the law of a certain choice.
@@ -195,11 +184,7 @@ impl Dist {
     /// If `u` is not below the total.
     #[must_use]
     pub fn at(&self, u: u64) -> Token {
-        assert!(
-            u < self.total,
-            "a draw needs u < W, not {u} of {}",
-            self.total
-        );
+        assert!(u < self.total, "a draw needs u < W, not {u} of {}", self.total);
         // Block sums vectorise; only the block that holds the answer is walked.
         const BLOCK: usize = 64;
         let weights = self.weights();
@@ -267,8 +252,7 @@ impl Law for Dist {
     }
 
     fn visit(&self, each: &mut dyn FnMut(Token, U256)) {
-        self.support()
-            .for_each(|(token, weight)| each(token, U256::from(weight)));
+        self.support().for_each(|(token, weight)| each(token, U256::from(weight)));
     }
 
     fn only(&self) -> Option<Token> {
@@ -305,10 +289,7 @@ impl Fraction {
     #[must_use]
     pub fn new(numerator: u128, denominator: u128) -> Self {
         assert!(denominator > 0, "a probability has a positive denominator");
-        Self {
-            numerator: U256::from(numerator),
-            denominator: U256::from(denominator),
-        }
+        Self { numerator: U256::from(numerator), denominator: U256::from(denominator) }
     }
 
     /// The nearest `f64`, near enough for a figure shown to people.
@@ -327,10 +308,7 @@ impl Fraction {
 pub fn acceptance(p: &Dist, q: &Dist, x: Token) -> Fraction {
     let a = u128::from(p.weight(x)) * u128::from(q.total);
     let b = u128::from(q.weight(x)) * u128::from(p.total);
-    assert!(
-        b > 0,
-        "token {x} has no weight in the law that it was drawn from"
-    );
+    assert!(b > 0, "token {x} has no weight in the law that it was drawn from");
     Fraction::new(a, b)
 }
 
@@ -342,11 +320,7 @@ pub fn acceptance(p: &Dist, q: &Dist, x: Token) -> Fraction {
 #[must_use]
 pub fn residual(p: &Dist, q: &Dist) -> Option<Residual> {
     let (p_total, q_total) = (u128::from(p.total), u128::from(q.total));
-    let mut residual = Residual {
-        ids: Vec::new(),
-        weights: Vec::new(),
-        total: 0,
-    };
+    let mut residual = Residual { ids: Vec::new(), weights: Vec::new(), total: 0 };
     // Only where p has weight can p exceed q.
     let mut q_weights = Cursor::new(q);
     for (token, p_weight) in p.support() {

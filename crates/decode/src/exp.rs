@@ -100,9 +100,7 @@ mod tests {
         }
         let mut state = 1u64;
         xs.extend((0..20_000).map(|i| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let unit = (state >> 11) as f64 / 2f64.powi(53);
             -unit * if i % 2 == 0 { 1.0 } else { 708.0 }
         }));
@@ -120,10 +118,7 @@ mod tests {
             .expect("arguments");
         println!("largest relative error {:.3}·2^-52 at {}", worst.0, worst.1);
         assert!(worst.0 < 1.0, "{worst:?}");
-        assert!(
-            worst.0 > 0.5,
-            "a reference this close measures nothing: {worst:?}"
-        );
+        assert!(worst.0 > 0.5, "a reference this close measures nothing: {worst:?}");
     }
 
     #[test]

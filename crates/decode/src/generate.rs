@@ -90,14 +90,9 @@ pub fn round(
     let context = engine.target.context();
     for (((id, session), draft), rows) in live.iter_mut().zip(&drafts).zip(&rows) {
         let laws = RowLaws::new(engine.sampler, session, draft, rows);
-        let block = Block {
-            proposals: &draft.proposals,
-            target: &laws,
-            round: session.round(),
-        };
-        let verdict = engine.meter.time(Part::Sampler, || {
-            engine.verifier.verify(&block, engine.noise)
-        })?;
+        let block = Block { proposals: &draft.proposals, target: &laws, round: session.round() };
+        let verdict =
+            engine.meter.time(Part::Sampler, || engine.verifier.verify(&block, engine.noise))?;
         session.commit(*id, draft, verdict, rows, listener, context)?;
         if session.finish().is_some() {
             session.close(engine.target);
@@ -123,13 +118,9 @@ fn open(engine: &mut Engine<'_>, sessions: &mut [Session]) -> Result<(), Error> 
 }
 
 fn draft(engine: &mut Engine<'_>, live: &[(SessionId, &mut Session)]) -> Result<Vec<Draft>, Error> {
-    let requests: Vec<Request<'_>> = live
-        .iter()
-        .map(|(id, session)| session.request(*id, engine.target.context()))
-        .collect();
-    engine
-        .drafter
-        .propose(&requests, engine.sampler, engine.noise, engine.meter)
+    let requests: Vec<Request<'_>> =
+        live.iter().map(|(id, session)| session.request(*id, engine.target.context())).collect();
+    engine.drafter.propose(&requests, engine.sampler, engine.noise, engine.meter)
 }
 
 fn target_pass(
@@ -150,8 +141,5 @@ fn target_pass(
             rows: draft.proposals.len() + 1,
         })
         .collect();
-    engine
-        .meter
-        .time(Part::Verify, || engine.target.forward(&batch))
-        .map_err(Error::Target)
+    engine.meter.time(Part::Verify, || engine.target.forward(&batch)).map_err(Error::Target)
 }

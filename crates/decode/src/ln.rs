@@ -43,10 +43,7 @@ const COEFFICIENTS: [f64; 12] = [
 #[inline(always)]
 #[must_use]
 pub fn ln(x: f64) -> f64 {
-    debug_assert!(
-        x.is_normal() && x > 0.0,
-        "ln is specified for positive normal x, not {x}"
-    );
+    debug_assert!(x.is_normal() && x > 0.0, "ln is specified for positive normal x, not {x}");
     /// The bits of √½: subtracting them makes the exponent field count from there.
     const SQRT_HALF: u64 = 0x3fe6_a09e_667f_3bcd;
     let k = (x.to_bits().wrapping_sub(SQRT_HALF) as i64) >> 52;
@@ -109,17 +106,9 @@ mod tests {
         }
         let mut state = 9u64;
         for i in 0..20_000 {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let unit = (state >> 11) as f64 / 2f64.powi(53) + 1e-9;
-            xs.push(
-                unit * if i % 2 == 0 {
-                    2.0
-                } else {
-                    2f64.powi((state % 2000) as i32 - 1000)
-                },
-            );
+            xs.push(unit * if i % 2 == 0 { 2.0 } else { 2f64.powi((state % 2000) as i32 - 1000) });
         }
         xs.retain(|x| x.is_normal() && *x != 1.0);
         xs

@@ -36,7 +36,19 @@ use ruint::aliases::U256;
 use crate::{Dist, Token, dist::Fraction, law::Law, ln::exponential};
 
 /// What a random choice is for. Choices of different lanes are independent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
 pub enum Lane {
     /// The draft's token.
     Draft = 0,
@@ -74,21 +86,13 @@ impl RoundNoise {
     #[must_use]
     pub fn key(self, offset: usize, lane: Lane) -> RoundKey {
         let offset = u32::try_from(offset).expect("a block has fewer than 2^32 tokens");
-        RoundKey {
-            seed: self.seed,
-            round_start: self.round_start,
-            offset,
-            lane,
-        }
+        RoundKey { seed: self.seed, round_start: self.round_start, offset, lane }
     }
 
     /// The address of the noise of the position at `offset` in the block.
     #[must_use]
     pub fn position(self, offset: usize) -> PositionKey {
-        PositionKey {
-            seed: self.seed,
-            position: self.round_start + offset as u64,
-        }
+        PositionKey { seed: self.seed, position: self.round_start + offset as u64 }
     }
 }
 
@@ -120,16 +124,8 @@ pub struct PositionKey {
 
 impl fmt::Display for RoundKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            seed: Seed { seed, sequence },
-            round_start,
-            offset,
-            lane,
-        } = self;
-        write!(
-            f,
-            "seed {seed}, sequence {sequence}, round {round_start}, +{offset}, {lane:?}"
-        )
+        let Self { seed: Seed { seed, sequence }, round_start, offset, lane } = self;
+        write!(f, "seed {seed}, sequence {sequence}, round {round_start}, +{offset}, {lane:?}")
     }
 }
 
@@ -264,10 +260,7 @@ pub struct Recorded<N> {
 impl<N: Noise> Recorded<N> {
     /// Records what is asked of `inner`.
     pub fn new(inner: N) -> Self {
-        Self {
-            inner,
-            spent: HashSet::new(),
-        }
+        Self { inner, spent: HashSet::new() }
     }
 
     /// The number of keys spent.
@@ -321,10 +314,7 @@ mod tests {
     use super::*;
 
     const KEY: RoundKey = RoundKey {
-        seed: Seed {
-            seed: 7,
-            sequence: 1,
-        },
+        seed: Seed { seed: 7, sequence: 1 },
         round_start: 12,
         offset: 3,
         lane: Lane::Draft,
@@ -348,28 +338,13 @@ mod tests {
     fn addresses_are_injective() {
         let mut keys = vec![KEY];
         for bit in 0..64 {
-            keys.push(RoundKey {
-                round_start: KEY.round_start ^ (1 << bit),
-                ..KEY
-            });
+            keys.push(RoundKey { round_start: KEY.round_start ^ (1 << bit), ..KEY });
             let seed = KEY.seed.seed ^ (1 << bit);
-            keys.push(RoundKey {
-                seed: Seed { seed, ..KEY.seed },
-                ..KEY
-            });
+            keys.push(RoundKey { seed: Seed { seed, ..KEY.seed }, ..KEY });
             let sequence = KEY.seed.sequence ^ (1 << bit);
-            keys.push(RoundKey {
-                seed: Seed {
-                    sequence,
-                    ..KEY.seed
-                },
-                ..KEY
-            });
+            keys.push(RoundKey { seed: Seed { sequence, ..KEY.seed }, ..KEY });
         }
-        keys.extend((0..32).map(|bit| RoundKey {
-            offset: KEY.offset ^ (1 << bit),
-            ..KEY
-        }));
+        keys.extend((0..32).map(|bit| RoundKey { offset: KEY.offset ^ (1 << bit), ..KEY }));
         keys.extend(
             [Lane::Accept, Lane::Residual, Lane::Bonus].map(|lane| RoundKey { lane, ..KEY }),
         );
@@ -396,10 +371,7 @@ mod tests {
             .filter(|&round_start| ChaCha::uniform(RoundKey { round_start, ..KEY }, bound) < third)
             .count();
         let expected = 20_000 / 3;
-        assert!(
-            low.abs_diff(expected) < 420,
-            "{low} of 20 000 in the lower third"
-        );
+        assert!(low.abs_diff(expected) < 420, "{low} of 20 000 in the lower third");
     }
 
     #[test]

@@ -17,7 +17,8 @@ use crate::{
 };
 
 /// Why a continuation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum FinishReason {
     /// The model ended the text.
     Eos,
@@ -82,6 +83,8 @@ pub struct JudgedRound<'a> {
     /// How many of the verdict's tokens were committed: fewer than `accepted + 1` where one of them
     /// ended the text.
     pub kept: usize,
+    /// Why the text ended after the last of them, if it did.
+    pub finish: Option<FinishReason>,
 }
 
 /// Receives tokens as they are decided, in order.
@@ -151,6 +154,18 @@ impl Session {
         session
     }
 
+    /// The prompt.
+    #[must_use]
+    pub fn prompt(&self) -> &[Token] {
+        &self.tokens[..self.prompt_len]
+    }
+
+    /// When it ends, and how far ahead it drafts.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// The generated tokens, a final EOS included.
     #[must_use]
     pub fn generated(&self) -> &[Token] {
@@ -176,10 +191,7 @@ impl Session {
     }
 
     fn prefix(&self) -> Prefix<'_> {
-        Prefix {
-            tokens: &self.tokens,
-            prompt_len: self.prompt_len,
-        }
+        Prefix { tokens: &self.tokens, prompt_len: self.prompt_len }
     }
 
     /// Checks that the session can be continued; true if it is still to be opened.
@@ -227,11 +239,7 @@ impl Session {
                 let beginning = &self.tokens[..self.tokens.len() - 1];
                 let missing = &beginning[target.len(sequence).map_err(Error::Target)?..];
                 if !missing.is_empty() {
-                    let pass = Pass {
-                        sequence,
-                        tokens: missing,
-                        rows: 0,
-                    };
+                    let pass = Pass { sequence, tokens: missing, rows: 0 };
                     let forward = || target.forward(&[pass]).map_err(Error::Target);
                     meter.time(Part::Verify, forward)?;
                 }
@@ -250,10 +258,7 @@ impl Session {
     }
 
     pub(crate) fn round(&self) -> RoundNoise {
-        RoundNoise {
-            seed: self.seed,
-            round_start: self.tokens.len() as u64,
-        }
+        RoundNoise { seed: self.seed, round_start: self.tokens.len() as u64 }
     }
 
     /// The wish for proposals: at most the draft length, and no more than may still be emitted,
@@ -298,8 +303,7 @@ impl Session {
         context: usize,
     ) -> Result<(), Error> {
         let (noise, before) = (self.round(), self.tokens.len());
-        self.pace
-            .learn(&draft.confidence, verdict.accepted, draft.steps);
+        self.pace.learn(&draft.confidence, verdict.accepted, draft.steps);
         self.stats.rounds += 1;
         self.stats.drafted += draft.proposals.len() as u64;
         if let Some(end @ DraftEnd::UnusableRow { .. }) = &draft.ended {
@@ -319,14 +323,7 @@ impl Session {
             self.stats.emitted(law);
             self.tokens.push(token);
             let (logits, is_eos) = (rows.row(i), self.limits.eos.contains(&token));
-            let emitted = Emitted {
-                session: id,
-                token,
-                origin,
-                law,
-                logits,
-                is_eos,
-            };
+            let emitted = Emitted { session: id, token, origin, law, logits, is_eos };
             let stop = listener.token(&emitted).map_err(Error::Listener)?;
             self.finish = self.end_after(is_eos, stop, context);
             if self.finish.is_some() {
@@ -334,13 +331,7 @@ impl Session {
             }
         }
         let kept = self.tokens.len() - before;
-        let judged = JudgedRound {
-            session: id,
-            noise,
-            draft,
-            verdict: &verdict,
-            kept,
-        };
+        let judged = JudgedRound { session: id, noise, draft, verdict: &verdict, kept };
         listener.round(&judged).map_err(Error::Listener)
     }
 
@@ -363,9 +354,7 @@ impl Session {
     /// round needs.
     pub(crate) fn truncate(&self, target: &mut dyn LanguageModel) -> Result<(), Error> {
         let sequence = self.sequence.expect("a session is open while it runs");
-        target
-            .truncate(sequence, self.tokens.len() - 1)
-            .map_err(Error::Target)
+        target.truncate(sequence, self.tokens.len() - 1).map_err(Error::Target)
     }
 }
 
@@ -390,25 +379,14 @@ impl<'a> RowLaws<'a> {
         let mut tokens = session.tokens.clone();
         tokens.extend(draft.proposals.iter().map(|proposal| proposal.token()));
         let (committed, prompt_len) = (session.tokens.len(), session.prompt_len);
-        Self {
-            sampler,
-            tokens,
-            committed,
-            prompt_len,
-            rows,
-        }
+        Self { sampler, tokens, committed, prompt_len, rows }
     }
 }
 
 impl TargetLaws for RowLaws<'_> {
     fn law(&self, i: usize) -> Result<Dist, Error> {
         let position = self.committed + i;
-        let prefix = Prefix {
-            tokens: &self.tokens[..position],
-            prompt_len: self.prompt_len,
-        };
-        self.sampler
-            .law(prefix, self.rows.row(i))
-            .map_err(|source| Error::Row { position, source })
+        let prefix = Prefix { tokens: &self.tokens[..position], prompt_len: self.prompt_len };
+        self.sampler.law(prefix, self.rows.row(i)).map_err(|source| Error::Row { position, source })
     }
 }

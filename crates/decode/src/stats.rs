@@ -41,9 +41,7 @@ pub struct Meter {
 
 impl std::fmt::Debug for Meter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Meter")
-            .field("spent", &self.spent)
-            .finish_non_exhaustive()
+        f.debug_struct("Meter").field("spent", &self.spent).finish_non_exhaustive()
     }
 }
 
@@ -177,8 +175,7 @@ impl Stats {
         self.entropy_sum += other.entropy_sum;
         self.support_sum += other.support_sum;
         if self.by_position.len() < other.by_position.len() {
-            self.by_position
-                .resize(other.by_position.len(), AtPosition::default());
+            self.by_position.resize(other.by_position.len(), AtPosition::default());
         }
         for (at, more) in self.by_position.iter_mut().zip(&other.by_position) {
             at.reached += more.reached;
@@ -201,9 +198,7 @@ fn mean(sum: f64, count: u64) -> Option<f64> {
 /// ```
 #[must_use]
 pub fn expected_tokens(alpha: f64, gamma: usize) -> f64 {
-    (0..=gamma)
-        .map(|i| alpha.powi(i32::try_from(i).unwrap_or(i32::MAX)))
-        .sum()
+    (0..=gamma).map(|i| alpha.powi(i32::try_from(i).unwrap_or(i32::MAX))).sum()
 }
 
 /// The predicted speed-up over plain decoding, `E / (γ·c + v)`: E the tokens per round, c the cost

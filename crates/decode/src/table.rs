@@ -58,14 +58,7 @@ impl TableModel {
                 rows.insert(last.clone(), logits);
             }
         }
-        Self {
-            vocab,
-            context,
-            order,
-            rows,
-            sequences: HashMap::new(),
-            opened: 0,
-        }
+        Self { vocab, context, order, rows, sequences: HashMap::new(), opened: 0 }
     }
 
     /// The logits of the token after `text`, which is not empty.
@@ -111,9 +104,7 @@ impl LanguageModel for TableModel {
     }
 
     fn forward(&mut self, batch: &[Pass<'_>]) -> Result<Vec<Rows>, ModelError> {
-        check_batch(batch, self.vocab, self.context, |sequence| {
-            self.len(sequence)
-        })?;
+        check_batch(batch, self.vocab, self.context, |sequence| self.len(sequence))?;
         let mut results = Vec::with_capacity(batch.len());
         for pass in batch {
             let Some(mut held) = self.sequences.remove(&pass.sequence) else {
@@ -133,20 +124,13 @@ impl LanguageModel for TableModel {
     }
 
     fn len(&self, sequence: SequenceId) -> Result<usize, ModelError> {
-        self.sequences
-            .get(&sequence)
-            .map(Vec::len)
-            .ok_or(ModelError::NotOpen { sequence })
+        self.sequences.get(&sequence).map(Vec::len).ok_or(ModelError::NotOpen { sequence })
     }
 
     fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), ModelError> {
         let held = self.len(sequence)?;
         if len > held {
-            return Err(ModelError::TruncateBeyond {
-                sequence,
-                held,
-                len,
-            });
+            return Err(ModelError::TruncateBeyond { sequence, held, len });
         }
         if let Some(tokens) = self.sequences.get_mut(&sequence) {
             tokens.truncate(len);
@@ -155,11 +139,8 @@ impl LanguageModel for TableModel {
     }
 
     fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId, ModelError> {
-        let tokens = self
-            .sequences
-            .get(&sequence)
-            .cloned()
-            .ok_or(ModelError::NotOpen { sequence })?;
+        let tokens =
+            self.sequences.get(&sequence).cloned().ok_or(ModelError::NotOpen { sequence })?;
         Ok(self.insert(tokens))
     }
 

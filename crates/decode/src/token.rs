@@ -24,10 +24,7 @@ impl Token {
     /// If `index` does not fit `u32`: no row is that wide, see [`MAX_VOCAB`](crate::dist::MAX_VOCAB).
     #[must_use]
     pub const fn at(index: usize) -> Self {
-        assert!(
-            index <= u32::MAX as usize,
-            "a row of logits has at most 2^32 entries"
-        );
+        assert!(index <= u32::MAX as usize, "a row of logits has at most 2^32 entries");
         #[allow(clippy::cast_possible_truncation)]
         Self(index as u32)
     }

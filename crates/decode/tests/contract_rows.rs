@@ -61,10 +61,8 @@ struct Lcg(u64);
 
 impl Lcg {
     fn u32(&mut self) -> u32 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 32) as u32
     }
 
@@ -124,19 +122,13 @@ fn law(case: &Case, row: &[f32], vocab: usize) -> Dist {
         min_p: number(&case.min_p),
     };
     let sampler = Sampler::new(settings, vocab).expect("settings in range");
-    let prefix = Prefix {
-        tokens: &[],
-        prompt_len: 0,
-    };
+    let prefix = Prefix { tokens: &[], prompt_len: 0 };
     sampler.law(prefix, row).expect("a law")
 }
 
 fn address(case: &Case, key: &Key) -> RoundKey {
     RoundKey {
-        seed: Seed {
-            seed: number(&case.noise_seed),
-            sequence: number(&key.sequence),
-        },
+        seed: Seed { seed: number(&case.noise_seed), sequence: number(&key.sequence) },
         round_start: number(&key.round_start),
         offset: key.offset,
         lane: match key.lane.as_str() {
@@ -163,10 +155,8 @@ fn laws_and_draws_equal_those_of_the_second_implementation() {
             let dist = law(case, &logits, golden.vocab);
             assert_eq!(dist.vocab(), golden.vocab, "{name}");
             assert_eq!(dist.support_len(), case.kept, "{name}: kept");
-            let ids: Vec<u8> = dist
-                .support()
-                .flat_map(|(token, _)| token.0.to_le_bytes())
-                .collect();
+            let ids: Vec<u8> =
+                dist.support().flat_map(|(token, _)| token.0.to_le_bytes()).collect();
             assert_eq!(sha256(&ids), case.ids_sha256, "{name}: kept ids");
             assert_eq!(dist.total().to_string(), case.total, "{name}: total");
             let pairs: Vec<u8> = dist
@@ -180,11 +170,8 @@ fn laws_and_draws_equal_those_of_the_second_implementation() {
                 .collect();
             assert_eq!(sha256(&pairs), case.weights_sha256, "{name}: weights");
             let noise: &mut dyn Noise = &mut ChaCha;
-            let drawn: Vec<u32> = golden
-                .keys
-                .iter()
-                .map(|key| noise.draw(address(case, key), &dist).0)
-                .collect();
+            let drawn: Vec<u32> =
+                golden.keys.iter().map(|key| noise.draw(address(case, key), &dist).0).collect();
             assert_eq!(drawn, case.draws, "{name}: draws");
             cases += 1;
             weights += case.kept;

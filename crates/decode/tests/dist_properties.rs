@@ -47,14 +47,7 @@ fn weights(n: usize) -> impl Strategy<Value = Vec<u64>> {
 
 /// A weight without regard for the total.
 fn extreme_weight() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        Just(0),
-        Just(1),
-        Just(MAX_TOTAL - 1),
-        Just(MAX_TOTAL),
-        Just(1 << 63),
-        any::<u64>(),
-    ]
+    prop_oneof![Just(0), Just(1), Just(MAX_TOTAL - 1), Just(MAX_TOTAL), Just(1 << 63), any::<u64>(),]
 }
 
 /// Weights of p and q in one of the relations named at the top.
@@ -93,9 +86,7 @@ fn full(log: u32, holds: std::ops::Range<usize>, seed: u64) -> Vec<u64> {
     let mut state = seed;
     let mut weights = vec![0; 1 << log];
     for weight in &mut weights[holds.clone()] {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         *weight = state >> (2 + log);
     }
     weights[holds.start] += MAX_TOTAL - weights.iter().sum::<u64>();
@@ -105,9 +96,8 @@ fn full(log: u32, holds: std::ops::Range<usize>, seed: u64) -> Vec<u64> {
 /// p on the even ids and q on the odd ones, neither empty.
 fn disjoint(p: &[u64], q: &[u64]) -> (Vec<u64>, Vec<u64>) {
     let part = |weights: &[u64], parity| {
-        let mut part: Vec<u64> = (0..weights.len())
-            .map(|i| if i % 2 == parity { weights[i] } else { 0 })
-            .collect();
+        let mut part: Vec<u64> =
+            (0..weights.len()).map(|i| if i % 2 == parity { weights[i] } else { 0 }).collect();
         if part.iter().all(|&weight| weight == 0) {
             part[parity] = 1;
         }
@@ -136,11 +126,7 @@ fn sparse(weights: &[u64], keep_zeros: bool) -> Dist {
 }
 
 fn forms(weights: &[u64]) -> [Dist; 3] {
-    [
-        dense(weights),
-        sparse(weights, false),
-        sparse(weights, true),
-    ]
+    [dense(weights), sparse(weights, false), sparse(weights, true)]
 }
 
 fn integer(value: U256) -> BigInt {
@@ -473,10 +459,7 @@ fn vocabularies_have_a_limit() {
     assert_eq!(Dist::dense(vec![1; wide]), refusal);
     assert_eq!(Dist::sparse(wide, vec![3], vec![1]), refusal);
     assert!(Dist::sparse(MAX_VOCAB, vec![3], vec![1]).is_ok());
-    assert_eq!(
-        Dist::one_hot(7, Token(7)),
-        Err(DistError::BadId { id: 7, vocab: 7 })
-    );
+    assert_eq!(Dist::one_hot(7, Token(7)), Err(DistError::BadId { id: 7, vocab: 7 }));
     assert_eq!(Dist::dense(vec![]), Err(DistError::Empty { vocab: 0 }));
 }
 

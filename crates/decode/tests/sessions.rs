@@ -16,15 +16,11 @@ const VOCAB: usize = 6;
 fn table(seed: u64) -> TableModel {
     TableModel::new(VOCAB, 40, 2, |last| {
         let mut state = last.iter().fold(seed, |hash, token| {
-            (hash ^ u64::from(token.0 + 1))
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .rotate_left(23)
+            (hash ^ u64::from(token.0 + 1)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
         });
         (0..VOCAB)
             .map(|_| {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 (state >> 58) as f32 / 20.0
             })
             .collect()
@@ -53,11 +49,7 @@ fn run(
 fn session(prompt: &[u32], sequence: u64, max_tokens: usize, eos: &[u32]) -> Session {
     let prompt: Vec<Token> = prompt.iter().copied().map(Token).collect();
     let eos = eos.iter().copied().map(Token).collect();
-    let limits = Limits {
-        max_tokens,
-        eos,
-        draft_len: DraftLength::Fixed(3),
-    };
+    let limits = Limits { max_tokens, eos, draft_len: DraftLength::Fixed(3) };
     Session::new(&prompt, Seed { seed: 5, sequence }, limits)
 }
 
@@ -68,9 +60,8 @@ fn company_changes_nothing() {
     let verifiers: [&dyn Verifier; 3] = [&Rejection, &BlockRule, &Coupled];
     for verifier in verifiers {
         let make = || {
-            let mut all: Vec<Session> = (0..5)
-                .map(|sequence| session(&[1, 2, 3], sequence, 12, &[0]))
-                .collect();
+            let mut all: Vec<Session> =
+                (0..5).map(|sequence| session(&[1, 2, 3], sequence, 12, &[0])).collect();
             all.push(session(&[4], 5, 0, &[]));
             all.push(session(&[2, 3], 6, 20, &[]));
             all.push(session(&[1, 2, 3], 7, 100, &[]));
@@ -94,11 +85,7 @@ fn company_changes_nothing() {
         assert!(together[5].generated().is_empty());
         assert_eq!(together[7].finish(), Some(FinishReason::Context));
         assert_eq!(together[7].generated().len(), 40 - 3);
-        assert_ne!(
-            together[0].generated(),
-            together[1].generated(),
-            "siblings share noise"
-        );
+        assert_ne!(together[0].generated(), together[1].generated(), "siblings share noise");
     }
 }
 
@@ -106,24 +93,10 @@ fn company_changes_nothing() {
 #[test]
 fn caps_are_met_exactly() {
     let mut longest = [session(&[1], 0, 30, &[])];
-    run(
-        &mut NgramDrafter,
-        &mut table(1),
-        &Coupled,
-        &mut longest,
-        &mut (),
-    )
-    .expect("runs");
+    run(&mut NgramDrafter, &mut table(1), &Coupled, &mut longest, &mut ()).expect("runs");
     for cap in 0..12 {
         let mut capped = [session(&[1], 0, cap, &[])];
-        run(
-            &mut NgramDrafter,
-            &mut table(1),
-            &Coupled,
-            &mut capped,
-            &mut (),
-        )
-        .expect("runs");
+        run(&mut NgramDrafter, &mut table(1), &Coupled, &mut capped, &mut ()).expect("runs");
         assert_eq!(capped[0].generated(), &longest[0].generated()[..cap]);
         assert_eq!(capped[0].stats().tokens, cap as u64);
     }
@@ -150,22 +123,11 @@ impl Listener for Cutter {
 #[test]
 fn a_stop_inside_a_block_discards_the_rest() {
     for stop_at in 1..10 {
-        let mut cutter = Cutter {
-            seen: Vec::new(),
-            stop_at,
-            fail_at: usize::MAX,
-        };
+        let mut cutter = Cutter { seen: Vec::new(), stop_at, fail_at: usize::MAX };
         let mut sessions = [session(&[1], 0, 30, &[])];
         let mut twin = table(1);
         let drafter = &mut ModelDrafter::new(&mut twin);
-        run(
-            drafter,
-            &mut table(1),
-            &Rejection,
-            &mut sessions,
-            &mut cutter,
-        )
-        .expect("runs");
+        run(drafter, &mut table(1), &Rejection, &mut sessions, &mut cutter).expect("runs");
         assert_eq!(sessions[0].finish(), Some(FinishReason::Stop));
         assert_eq!(sessions[0].generated(), cutter.seen);
         assert_eq!(cutter.seen.len(), stop_at);
@@ -175,20 +137,10 @@ fn a_stop_inside_a_block_discards_the_rest() {
 
 #[test]
 fn a_listener_that_fails_stops_the_run_and_keeps_the_tokens() {
-    let mut cutter = Cutter {
-        seen: Vec::new(),
-        stop_at: usize::MAX,
-        fail_at: 5,
-    };
+    let mut cutter = Cutter { seen: Vec::new(), stop_at: usize::MAX, fail_at: 5 };
     let mut sessions = [session(&[1], 0, 30, &[])];
     let mut target = table(1);
-    let error = run(
-        &mut NoDrafter,
-        &mut target,
-        &Rejection,
-        &mut sessions,
-        &mut cutter,
-    );
+    let error = run(&mut NoDrafter, &mut target, &Rejection, &mut sessions, &mut cutter);
     let error = error.expect_err("the listener fails").to_string();
     assert_eq!(error, "the output failed: no more paper");
     assert_eq!(sessions[0].generated(), cutter.seen);
@@ -216,11 +168,7 @@ fn unusable_rows() {
     let broken = |seed: u64, bad: f32| {
         TableModel::new(VOCAB, 40, 1, move |last| {
             let row = table(seed).logits(&[last[0], last[0]]).to_vec();
-            if last[0] == Token(3) {
-                vec![bad; VOCAB]
-            } else {
-                row
-            }
+            if last[0] == Token(3) { vec![bad; VOCAB] } else { row }
         })
     };
     #[derive(Default)]
@@ -233,43 +181,19 @@ fn unusable_rows() {
             self.0.push(message.into());
         }
     }
-    for (bad, words) in [
-        (f32::NAN, "token 0 is NaN"),
-        (f32::NEG_INFINITY, "no token is left"),
-    ] {
+    for (bad, words) in [(f32::NAN, "token 0 is NaN"), (f32::NEG_INFINITY, "no token is left")] {
         let (mut draft, mut warnings) = (broken(1, bad), Warnings::default());
         let mut sessions = [session(&[1], 0, 30, &[])];
         let drafter = &mut ModelDrafter::new(&mut draft);
-        run(
-            drafter,
-            &mut table(1),
-            &Rejection,
-            &mut sessions,
-            &mut warnings,
-        )
-        .expect("runs");
+        run(drafter, &mut table(1), &Rejection, &mut sessions, &mut warnings).expect("runs");
         assert_eq!(sessions[0].generated().len(), 30);
-        assert_eq!(
-            warnings.0.len() as u64,
-            sessions[0].stats().unusable_draft_rows
-        );
+        assert_eq!(warnings.0.len() as u64, sessions[0].stats().unusable_draft_rows);
         assert!(warnings.0[0].contains(words), "{}", warnings.0[0]);
 
         let mut sessions = [session(&[3], 0, 30, &[])];
-        let error = run(
-            &mut NoDrafter,
-            &mut broken(1, bad),
-            &Rejection,
-            &mut sessions,
-            &mut (),
-        );
-        let error = error
-            .expect_err("the first row decides a token")
-            .to_string();
-        assert!(
-            error.contains("position 1") && error.contains(words),
-            "{error}"
-        );
+        let error = run(&mut NoDrafter, &mut broken(1, bad), &Rejection, &mut sessions, &mut ());
+        let error = error.expect_err("the first row decides a token").to_string();
+        assert!(error.contains("position 1") && error.contains(words), "{error}");
     }
     // The draft always proposes 3, the target never takes it: the rows behind it decide nothing.
     let only = |id: usize| {

@@ -51,21 +51,9 @@ impl AttentionConfig {
         let bias = self.bias;
         let query_width = self.heads * self.head_dim;
         let kv_width = self.kv_heads * self.head_dim;
-        let query = LinearConfig {
-            input: self.hidden,
-            output: query_width,
-            bias,
-        };
-        let key = LinearConfig {
-            input: self.hidden,
-            output: kv_width,
-            bias,
-        };
-        let output = LinearConfig {
-            input: query_width,
-            output: self.hidden,
-            bias,
-        };
+        let query = LinearConfig { input: self.hidden, output: query_width, bias };
+        let key = LinearConfig { input: self.hidden, output: kv_width, bias };
+        let output = LinearConfig { input: query_width, output: self.hidden, bias };
         Ok(Attention {
             query: query.init(weights, &format!("{prefix}.q_proj"))?,
             key: key.init(weights, &format!("{prefix}.k_proj"))?,
@@ -96,18 +84,9 @@ impl Attention {
         caches: &mut [SequenceCache],
     ) -> Tensor<2> {
         let [n, _] = x.dims();
-        let query = self
-            .query
-            .forward(x.clone())
-            .reshape([n, self.heads, self.head_dim]);
-        let key = self
-            .key
-            .forward(x.clone())
-            .reshape([n, self.kv_heads, self.head_dim]);
-        let value = self
-            .value
-            .forward(x)
-            .reshape([n, self.kv_heads, self.head_dim]);
+        let query = self.query.forward(x.clone()).reshape([n, self.heads, self.head_dim]);
+        let key = self.key.forward(x.clone()).reshape([n, self.kv_heads, self.head_dim]);
+        let value = self.value.forward(x).reshape([n, self.kv_heads, self.head_dim]);
         let query = ops::rope(query, &positions.cos, &positions.sin).swap_dims(0, 1);
         let key = ops::rope(key, &positions.cos, &positions.sin).swap_dims(0, 1);
         let value = value.swap_dims(0, 1);

@@ -17,26 +17,14 @@ macro_rules! embed {
     ($folder:literal) => {
         &[
             ("config.json", embed!($folder, "config.json")),
-            (
-                "generation_config.json",
-                embed!($folder, "generation_config.json"),
-            ),
+            ("generation_config.json", embed!($folder, "generation_config.json")),
             ("model.safetensors", embed!($folder, "model.safetensors")),
             ("tokenizer.json", embed!($folder, "tokenizer.json")),
-            (
-                "tokenizer_config.json",
-                embed!($folder, "tokenizer_config.json"),
-            ),
+            ("tokenizer_config.json", embed!($folder, "tokenizer_config.json")),
         ]
     };
     ($folder:literal, $file:literal) => {
-        include_bytes!(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../models/",
-            $folder,
-            "/",
-            $file
-        ))
+        include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/", $folder, "/", $file))
     };
 }
 
@@ -55,14 +43,8 @@ pub(crate) fn source(name: &str, role: Role) -> Result<Source, Error> {
         ("fable", Role::Draft) => ("draft", FABLE_DRAFT),
         _ => {
             let available = names().join(", ");
-            return Err(Error::Builtin {
-                name: name.into(),
-                available,
-            });
+            return Err(Error::Builtin { name: name.into(), available });
         }
     };
-    Ok(Source::Embedded {
-        name: format!("{name}/{side}"),
-        files,
-    })
+    Ok(Source::Embedded { name: format!("{name}/{side}"), files })
 }

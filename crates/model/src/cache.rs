@@ -31,10 +31,7 @@ impl LayerCache {
         values: Tensor<3>,
         context: usize,
     ) -> (Tensor<3>, Tensor<3>) {
-        (
-            write(&mut self.keys, at, keys, context),
-            write(&mut self.values, at, values, context),
-        )
+        (write(&mut self.keys, at, keys, context), write(&mut self.values, at, values, context))
     }
 }
 
@@ -61,10 +58,7 @@ fn grow(
     let [heads, _, dim] = like.dims();
     let held = old.as_ref().map_or(0, |store| store.dims()[1]);
     // Doubling keeps the copying of all growths proportional to the text.
-    let capacity = end
-        .next_multiple_of(CHUNK)
-        .max(2 * held)
-        .min(context.max(end));
+    let capacity = end.next_multiple_of(CHUNK).max(2 * held).min(context.max(end));
     let store = Tensor::zeros([heads, capacity, dim], &like.device());
     match old {
         Some(old) if len > 0 => {
@@ -87,10 +81,7 @@ impl SequenceCache {
     /// An empty cache of `layers` layers. Memory is taken by the first append.
     #[must_use]
     pub fn new(layers: usize) -> Self {
-        Self {
-            layers: vec![LayerCache::default(); layers],
-            len: 0,
-        }
+        Self { layers: vec![LayerCache::default(); layers], len: 0 }
     }
 
     /// The number of positions that count.
@@ -124,15 +115,8 @@ mod tests {
 
     fn block(values: &[f32]) -> Tensor<3> {
         // Two heads of one value: head 1 holds the negated values.
-        let all: Vec<f32> = values
-            .iter()
-            .copied()
-            .chain(values.iter().map(|v| -v))
-            .collect();
-        Tensor::from_data(
-            TensorData::new(all, [2, values.len(), 1]),
-            &Device::default(),
-        )
+        let all: Vec<f32> = values.iter().copied().chain(values.iter().map(|v| -v)).collect();
+        Tensor::from_data(TensorData::new(all, [2, values.len(), 1]), &Device::default())
     }
 
     fn host(tensor: Tensor<3>) -> Vec<f32> {

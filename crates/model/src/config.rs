@@ -153,12 +153,7 @@ fn refuse_windows(file: &str, raw: &Map<String, Value>) -> Result<(), Error> {
     if let Some(Value::Array(types)) = raw.get("layer_types")
         && let Some(other) = types.iter().find(|kind| *kind != "full_attention")
     {
-        return Err(Error::field(
-            file,
-            "layer_types",
-            "only \"full_attention\"",
-            other,
-        ));
+        return Err(Error::field(file, "layer_types", "only \"full_attention\"", other));
     }
     Ok(())
 }
@@ -190,56 +185,26 @@ impl TransformerConfig {
         for (field, size) in sizes {
             // With every size below 2^31 no product of two overflows, on any 64-bit platform.
             if size == 0 || size > i32::MAX as usize {
-                return Err(Error::field(
-                    file,
-                    field,
-                    "a size from 1 to 2147483647",
-                    size,
-                ));
+                return Err(Error::field(file, field, "a size from 1 to 2147483647", size));
             }
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             let expected = format!("a divisor of the {} attention heads", self.heads);
-            return Err(Error::field(
-                file,
-                "num_key_value_heads",
-                expected,
-                self.kv_heads,
-            ));
+            return Err(Error::field(file, "num_key_value_heads", expected, self.kv_heads));
         }
         if !self.head_dim.is_multiple_of(2) {
-            return Err(Error::field(
-                file,
-                "head_dim",
-                "an even number",
-                self.head_dim,
-            ));
+            return Err(Error::field(file, "head_dim", "an even number", self.head_dim));
         }
         if self.context > MAX_CONTEXT {
             let expected = format!("at most {MAX_CONTEXT}");
-            return Err(Error::field(
-                file,
-                "max_position_embeddings",
-                expected,
-                self.context,
-            ));
+            return Err(Error::field(file, "max_position_embeddings", expected, self.context));
         }
         if !(self.norm_epsilon > 0.0 && self.norm_epsilon.is_finite()) {
             let expected = "a positive number";
-            return Err(Error::field(
-                file,
-                "rms_norm_eps",
-                expected,
-                self.norm_epsilon,
-            ));
+            return Err(Error::field(file, "rms_norm_eps", expected, self.norm_epsilon));
         }
         if !(self.rope.theta > 0.0 && self.rope.theta.is_finite()) {
-            return Err(Error::field(
-                file,
-                "rope_theta",
-                "a positive number",
-                self.rope.theta,
-            ));
+            return Err(Error::field(file, "rope_theta", "a positive number", self.rope.theta));
         }
         Ok(())
     }
@@ -286,34 +251,19 @@ pub(crate) mod tests {
         let cases: Vec<(&str, Value)> = vec![
             ("model_type", "mamba".into()),
             ("model_type", Value::Null),
-            (
-                "architectures",
-                vec!["LlamaForSequenceClassification"].into(),
-            ),
+            ("architectures", vec!["LlamaForSequenceClassification"].into()),
             ("hidden_act", "gelu".into()),
             ("sliding_window", 8.into()),
-            (
-                "layer_types",
-                vec!["full_attention", "sliding_attention"].into(),
-            ),
+            ("layer_types", vec!["full_attention", "sliding_attention"].into()),
             ("partial_rotary_factor", 0.5.into()),
             ("quantization_config", serde_json::json!({"bits": 4})),
             ("final_logit_softcapping", 30.0.into()),
-            (
-                "rope_scaling",
-                serde_json::json!({"type": "dynamic", "factor": 2.0}),
-            ),
+            ("rope_scaling", serde_json::json!({"type": "dynamic", "factor": 2.0})),
             ("rope_scaling", serde_json::json!({"rope_type": "linear"})),
-            (
-                "rope_scaling",
-                serde_json::json!({"rope_type": "linear", "factor": 0.0}),
-            ),
+            ("rope_scaling", serde_json::json!({"rope_type": "linear", "factor": 0.0})),
             ("rope_scaling", serde_json::json!({"factor": 2.0})),
             ("rope_scaling", serde_json::json!(7)),
-            (
-                "rope_parameters",
-                serde_json::json!({"full_attention": {"rope_theta": 1.0}}),
-            ),
+            ("rope_parameters", serde_json::json!({"full_attention": {"rope_theta": 1.0}})),
             ("rope_theta", (-1.0).into()),
             ("rms_norm_eps", 0.0.into()),
             ("num_key_value_heads", 3.into()),
@@ -341,10 +291,7 @@ pub(crate) mod tests {
             ("quantization_config", Value::Null),
             ("layer_types", vec!["full_attention"].into()),
             ("pretraining_tp", 2.into()),
-            (
-                "rope_parameters",
-                serde_json::json!({"rope_type": "default", "rope_theta": 10000}),
-            ),
+            ("rope_parameters", serde_json::json!({"rope_type": "default", "rope_theta": 10000})),
         ] {
             assert!(with(field, value).is_ok(), "{field}");
         }
@@ -360,12 +307,7 @@ pub(crate) mod tests {
         raw.insert("rope_scaling".into(), linear);
         assert!(parse(&raw).is_ok());
         raw["rope_scaling"]["factor"] = 3.0.into();
-        assert!(
-            parse(&raw)
-                .unwrap_err()
-                .to_string()
-                .contains("rope_scaling")
-        );
+        assert!(parse(&raw).unwrap_err().to_string().contains("rope_scaling"));
         let other = with("rope_parameters", serde_json::json!({"rope_theta": 5e5}));
         assert!(other.unwrap_err().to_string().contains("rope_theta"));
     }

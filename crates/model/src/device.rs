@@ -21,10 +21,7 @@ pub fn open(name: &str) -> Result<Device, Error> {
     match name {
         #[cfg(feature = "cpu")]
         "cpu" => Ok(Device::flex()),
-        _ => Err(Error::Device {
-            name: name.into(),
-            available: available().join(", "),
-        }),
+        _ => Err(Error::Device { name: name.into(), available: available().join(", ") }),
     }
 }
 
@@ -38,10 +35,7 @@ mod tests {
             assert!(open(name).is_ok(), "{name}");
         }
         let message = open("tpu").unwrap_err().to_string();
-        assert!(
-            message.contains("\"tpu\"") && message.contains("cpu"),
-            "{message}"
-        );
+        assert!(message.contains("\"tpu\"") && message.contains("cpu"), "{message}");
         assert!(open("").is_err());
     }
 }

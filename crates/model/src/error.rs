@@ -120,11 +120,7 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn file(file: &str, expected: impl Into<String>, found: impl Into<String>) -> Self {
-        Self::File {
-            file: file.into(),
-            expected: expected.into(),
-            found: found.into(),
-        }
+        Self::File { file: file.into(), expected: expected.into(), found: found.into() }
     }
 
     pub(crate) fn field(
@@ -142,9 +138,6 @@ impl Error {
     }
 
     pub(crate) fn json(file: &str, source: serde_json::Error) -> Self {
-        Self::Json {
-            file: file.into(),
-            source,
-        }
+        Self::Json { file: file.into(), source }
     }
 }

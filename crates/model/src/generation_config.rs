@@ -151,10 +151,7 @@ mod tests {
     #[test]
     fn settings_that_nobody_honours_are_listed() {
         let config = parse(r#"{"num_beams": 4, "suppress_tokens": [1, 2], "top_h": null}"#);
-        assert_eq!(
-            config.unwrap().unused,
-            ["num_beams = 4", "suppress_tokens = [1,2]"]
-        );
+        assert_eq!(config.unwrap().unused, ["num_beams = 4", "suppress_tokens = [1,2]"]);
     }
 
     #[test]

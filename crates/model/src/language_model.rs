@@ -76,9 +76,7 @@ impl TransformerModel {
     }
 
     fn get(&self, sequence: SequenceId) -> Result<&SequenceCache, ModelError> {
-        self.sequences
-            .get(&sequence)
-            .ok_or(ModelError::NotOpen { sequence })
+        self.sequences.get(&sequence).ok_or(ModelError::NotOpen { sequence })
     }
 
     fn insert(&mut self, cache: SequenceCache) -> SequenceId {
@@ -99,10 +97,7 @@ impl TransformerModel {
         let mut ids: Vec<i64> = Vec::new();
         let mut positions: Vec<i64> = Vec::new();
         for (pass, cache) in batch.iter().zip(caches.iter()) {
-            spans.push(Span {
-                start: ids.len(),
-                count: pass.tokens.len(),
-            });
+            spans.push(Span { start: ids.len(), count: pass.tokens.len() });
             ids.extend(pass.tokens.iter().map(|token| i64::from(token.0)));
             positions.extend((cache.len()..).map(|at| at as i64).take(pass.tokens.len()));
         }
@@ -112,15 +107,11 @@ impl TransformerModel {
         let input = Tensor::<1, Int>::from_data(TensorData::new(ids, [2 * count]), &self.device);
         let (cos, sin) = self.rope.rows(input.clone().narrow(0, count, count), end);
         let ids = input.narrow(0, 0, count);
-        let hidden = self
-            .network
-            .forward(ids, &Positions { cos, sin }, &spans, caches);
+        let hidden = self.network.forward(ids, &Positions { cos, sin }, &spans, caches);
         let wanted = batch.iter().zip(&spans).filter(|(pass, _)| pass.rows > 0);
         let mut wanted: Vec<Tensor<2>> = wanted
             .map(|(pass, span)| {
-                hidden
-                    .clone()
-                    .narrow(0, span.start + span.count - pass.rows, pass.rows)
+                hidden.clone().narrow(0, span.start + span.count - pass.rows, pass.rows)
             })
             .collect();
         let wanted = match wanted.len() {
@@ -129,9 +120,7 @@ impl TransformerModel {
             _ => Tensor::cat(wanted, 0),
         };
         let logits = self.network.logits(wanted, self.vocab);
-        logits
-            .try_into_vec_as()
-            .map_err(|error| ModelError::Backend(error.to_string()))
+        logits.try_into_vec_as().map_err(|error| ModelError::Backend(error.to_string()))
     }
 
     fn split(&self, batch: &[Pass<'_>], mut logits: Vec<f32>) -> Vec<Rows> {
@@ -168,9 +157,7 @@ impl LanguageModel for TransformerModel {
     }
 
     fn forward(&mut self, batch: &[Pass<'_>]) -> Result<Vec<Rows>, ModelError> {
-        check_batch(batch, self.vocab, self.context, |sequence| {
-            self.len(sequence)
-        })?;
+        check_batch(batch, self.vocab, self.context, |sequence| self.len(sequence))?;
         if batch.is_empty() {
             return Ok(Vec::new());
         }
@@ -178,11 +165,7 @@ impl LanguageModel for TransformerModel {
         // of its tensors to be written in place.
         let mut caches: Vec<SequenceCache> = batch
             .iter()
-            .map(|pass| {
-                self.sequences
-                    .remove(&pass.sequence)
-                    .expect("checked to be open")
-            })
+            .map(|pass| self.sequences.remove(&pass.sequence).expect("checked to be open"))
             .collect();
         let logits = self.pass(batch, &mut caches);
         for (pass, mut cache) in batch.iter().zip(caches) {
@@ -201,11 +184,7 @@ impl LanguageModel for TransformerModel {
     fn truncate(&mut self, sequence: SequenceId, len: usize) -> Result<(), ModelError> {
         let held = self.len(sequence)?;
         if len > held {
-            return Err(ModelError::TruncateBeyond {
-                sequence,
-                held,
-                len,
-            });
+            return Err(ModelError::TruncateBeyond { sequence, held, len });
         }
         if let Some(cache) = self.sequences.get_mut(&sequence) {
             cache.truncate(len);

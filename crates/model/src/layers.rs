@@ -33,11 +33,7 @@ impl LinearConfig {
     /// # Errors
     /// If a tensor is missing or of another shape.
     pub fn init(&self, weights: &mut dyn Weights, prefix: &str) -> Result<Linear, Error> {
-        let weight = matrix(
-            weights,
-            &format!("{prefix}.weight"),
-            [self.output, self.input],
-        )?;
+        let weight = matrix(weights, &format!("{prefix}.weight"), [self.output, self.input])?;
         let bias = match self.bias {
             true => Some(vector(weights, &format!("{prefix}.bias"), self.output)?),
             false => None,
@@ -79,10 +75,7 @@ impl RmsNormConfig {
     /// If the tensor is missing or of another shape.
     pub fn init(&self, weights: &mut dyn Weights, prefix: &str) -> Result<RmsNorm, Error> {
         let weight = vector(weights, &format!("{prefix}.weight"), self.width)?;
-        Ok(RmsNorm {
-            weight,
-            epsilon: self.epsilon,
-        })
+        Ok(RmsNorm { weight, epsilon: self.epsilon })
     }
 }
 
@@ -108,9 +101,7 @@ impl Embedding {
     /// # Errors
     /// If the tensor is missing or of another shape.
     pub fn init(weights: &mut dyn Weights, name: &str, shape: [usize; 2]) -> Result<Self, Error> {
-        Ok(Self {
-            weight: matrix(weights, name, shape)?,
-        })
+        Ok(Self { weight: matrix(weights, name, shape)? })
     }
 
     /// # Shapes
@@ -136,16 +127,10 @@ fn matrix(
     shape: [usize; 2],
 ) -> Result<Param<Tensor<2>>, Error> {
     let data = weights.take(name, &shape)?;
-    Ok(Param::from_tensor(Tensor::from_data(
-        data,
-        weights.device(),
-    )))
+    Ok(Param::from_tensor(Tensor::from_data(data, weights.device())))
 }
 
 fn vector(weights: &mut dyn Weights, name: &str, width: usize) -> Result<Param<Tensor<1>>, Error> {
     let data = weights.take(name, &[width])?;
-    Ok(Param::from_tensor(Tensor::from_data(
-        data,
-        weights.device(),
-    )))
+    Ok(Param::from_tensor(Tensor::from_data(data, weights.device())))
 }

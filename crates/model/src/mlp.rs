@@ -34,16 +34,10 @@ impl MlpConfig {
     /// # Errors
     /// If a tensor is missing or of another shape.
     pub fn init(&self, weights: &mut dyn Weights, prefix: &str) -> Result<Mlp, Error> {
-        let inward = LinearConfig {
-            input: self.hidden,
-            output: self.intermediate,
-            bias: self.bias,
-        };
-        let outward = LinearConfig {
-            input: self.intermediate,
-            output: self.hidden,
-            bias: self.bias,
-        };
+        let inward =
+            LinearConfig { input: self.hidden, output: self.intermediate, bias: self.bias };
+        let outward =
+            LinearConfig { input: self.intermediate, output: self.hidden, bias: self.bias };
         Ok(Mlp {
             gate: inward.init(weights, &format!("{prefix}.gate_proj"))?,
             up: inward.init(weights, &format!("{prefix}.up_proj"))?,

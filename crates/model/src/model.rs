@@ -39,16 +39,9 @@ impl Model {
     pub fn open(folder: &Path, device: &Device) -> Result<Self, Error> {
         // `.` and `..` have a name only once they are resolved.
         let resolved = folder.canonicalize();
-        let resolved = resolved.map_err(|source| Error::Io {
-            path: folder.into(),
-            source,
-        })?;
+        let resolved = resolved.map_err(|source| Error::Io { path: folder.into(), source })?;
         let name = resolved.file_name().unwrap_or(resolved.as_os_str());
-        Self::load(
-            name.to_string_lossy().into_owned(),
-            &Source::Folder(folder.into()),
-            device,
-        )
+        Self::load(name.to_string_lossy().into_owned(), &Source::Folder(folder.into()), device)
     }
 
     /// Loads one side of a pair that is part of the program; see [`builtin::names`].
@@ -63,10 +56,7 @@ impl Model {
     fn load(name: String, source: &Source, device: &Device) -> Result<Self, Error> {
         let json = |file: &str| source.read(file, MAX_CONFIG);
         let Some(bytes) = json("config.json")? else {
-            return Err(Error::Missing {
-                place: source.place(),
-                expected: "config.json".into(),
-            });
+            return Err(Error::Missing { place: source.place(), expected: "config.json".into() });
         };
         let config = ModelConfig::parse(&source.label("config.json"), &bytes)?;
         let file = "generation_config.json";
@@ -82,12 +72,7 @@ impl Model {
             language_model.limit_vocab(tokenizer.vocab());
             language_model.ban(holes(tokenizer, language_model.vocab()));
         }
-        let eos = eos(
-            &generation_config,
-            &config,
-            tokenizer.as_ref(),
-            language_model.vocab(),
-        );
+        let eos = eos(&generation_config, &config, tokenizer.as_ref(), language_model.vocab());
         Ok(Self {
             name,
             config,
@@ -169,16 +154,12 @@ fn load_tokenizer(source: &Source) -> Result<Option<Tokenizer>, Error> {
     };
     let label = source.label("tokenizer_config.json");
     let config = source.read("tokenizer_config.json", MAX_CONFIG)?;
-    let config = config
-        .as_ref()
-        .map(|bytes| (label.as_str(), bytes.as_ref()));
+    let config = config.as_ref().map(|bytes| (label.as_str(), bytes.as_ref()));
     Tokenizer::parse((&source.label("tokenizer.json"), &bytes), config).map(Some)
 }
 
 fn holes(tokenizer: &Tokenizer, vocab: usize) -> Vec<usize> {
-    (0..vocab)
-        .filter(|&id| tokenizer.token_string(Token::at(id)).is_none())
-        .collect()
+    (0..vocab).filter(|&id| tokenizer.token_string(Token::at(id)).is_none()).collect()
 }
 
 fn eos(
@@ -187,14 +168,10 @@ fn eos(
     tokenizer: Option<&Tokenizer>,
     vocab: usize,
 ) -> Vec<Token> {
-    let named = [&generation.eos, &config.eos]
-        .into_iter()
-        .find(|ids| !ids.is_empty());
+    let named = [&generation.eos, &config.eos].into_iter().find(|ids| !ids.is_empty());
     let ids: Vec<Token> = match named {
         Some(ids) => ids.iter().copied().map(Token).collect(),
         None => tokenizer.and_then(Tokenizer::eos).into_iter().collect(),
     };
-    ids.into_iter()
-        .filter(|token| token.index() < vocab)
-        .collect()
+    ids.into_iter().filter(|token| token.index() < vocab).collect()
 }

@@ -25,13 +25,7 @@ pub(crate) fn linear(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -
 
 /// `x / sqrt(mean(x²) + epsilon) · weight` by row: x `[n, width]`, weight `[width]` → `[n, width]`.
 pub(crate) fn rms_norm(x: Tensor<2>, weight: Tensor<1>, epsilon: f64) -> Tensor<2> {
-    let scale = x
-        .clone()
-        .square()
-        .mean_dim(1)
-        .add_scalar(epsilon)
-        .sqrt()
-        .recip();
+    let scale = x.clone().square().mean_dim(1).add_scalar(epsilon).sqrt().recip();
     x * scale * weight.unsqueeze()
 }
 
@@ -100,10 +94,7 @@ fn attention_block(query: Tensor<3>, keys: Tensor<3>, values: Tensor<3>, scale: 
         ])
     };
     let mixed = activation::softmax(scores, 2).matmul(values);
-    mixed
-        .reshape([heads, m, dim])
-        .swap_dims(0, 1)
-        .reshape([m, heads * dim])
+    mixed.reshape([heads, m, dim]).swap_dims(0, 1).reshape([m, heads * dim])
 }
 
 #[cfg(test)]
@@ -120,11 +111,8 @@ mod tests {
     #[test]
     fn blocks_of_queries_equal_one_block() {
         let (heads, kv, m, n, dim) = (4, 2, QUERY_BLOCK + 44, QUERY_BLOCK + 51, 8);
-        let (q, k, v) = (
-            ramp([heads, m, dim], 0.7),
-            ramp([kv, n, dim], 0.3),
-            ramp([kv, n, dim], 1.1),
-        );
+        let (q, k, v) =
+            (ramp([heads, m, dim], 0.7), ramp([kv, n, dim], 0.3), ramp([kv, n, dim], 1.1));
         let whole = attention_block(q.clone(), k.clone(), v.clone(), 0.5);
         let blocks = attention(q, k, v, 0.5);
         let worst: f32 = (whole - blocks).abs().max().into_scalar();
@@ -134,14 +122,10 @@ mod tests {
     #[test]
     fn attention_is_the_formula() {
         let (heads, kv, m, n, dim) = (4, 2, 3, 5, 4);
-        let (q, k, v) = (
-            ramp([heads, m, dim], 0.7),
-            ramp([kv, n, dim], 0.3),
-            ramp([kv, n, dim], 1.1),
-        );
-        let out: Vec<f32> = attention(q.clone(), k.clone(), v.clone(), 0.5)
-            .try_into_vec_as()
-            .unwrap();
+        let (q, k, v) =
+            (ramp([heads, m, dim], 0.7), ramp([kv, n, dim], 0.3), ramp([kv, n, dim], 1.1));
+        let out: Vec<f32> =
+            attention(q.clone(), k.clone(), v.clone(), 0.5).try_into_vec_as().unwrap();
         let [q, k, v] = [q, k, v].map(|t| t.try_into_vec_as::<f32>().unwrap());
         for h in 0..heads {
             let g = h / (heads / kv);

@@ -44,10 +44,7 @@ pub fn check(target: &Model, draft: &Model) -> Result<Pairing, Error> {
                 draft_vocab,
             });
         }
-        return Ok(Pairing {
-            shared,
-            evidence: Evidence::SizesOnly,
-        });
+        return Ok(Pairing { shared, evidence: Evidence::SizesOnly });
     };
     if let Some((token, in_target, in_draft)) = first_difference(ours, theirs, shared) {
         return Err(Error::PairToken {
@@ -58,10 +55,7 @@ pub fn check(target: &Model, draft: &Model) -> Result<Pairing, Error> {
             in_draft: quote(in_draft),
         });
     }
-    Ok(Pairing {
-        shared,
-        evidence: Evidence::Strings,
-    })
+    Ok(Pairing { shared, evidence: Evidence::Strings })
 }
 
 type Difference = (Token, Option<String>, Option<String>);

@@ -56,12 +56,7 @@ impl RopeConfig {
         match self.scaling {
             RopeScaling::None => frequency,
             RopeScaling::Linear { factor } => frequency / factor,
-            RopeScaling::Llama3 {
-                factor,
-                low,
-                high,
-                original,
-            } => {
+            RopeScaling::Llama3 { factor, low, high, original } => {
                 let wavelength = std::f64::consts::TAU / frequency;
                 if wavelength < original / high {
                     frequency
@@ -78,12 +73,7 @@ impl RopeConfig {
     /// The table for heads of `dim` values and positions below `context`, still empty.
     #[must_use]
     pub fn init(&self, dim: usize, context: usize, device: &Device) -> Rope {
-        Rope {
-            frequencies: self.frequencies(dim),
-            context,
-            device: device.clone(),
-            table: None,
-        }
+        Rope { frequencies: self.frequencies(dim), context, device: device.clone(), table: None }
     }
 }
 
@@ -142,57 +132,31 @@ impl Rope {
 mod tests {
     use super::*;
 
-    const LLAMA3: RopeScaling = RopeScaling::Llama3 {
-        factor: 8.0,
-        low: 1.0,
-        high: 4.0,
-        original: 64.0,
-    };
+    const LLAMA3: RopeScaling =
+        RopeScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 64.0 };
 
     #[test]
     fn scalings_divide_what_they_should() {
-        let plain = RopeConfig {
-            theta: 10_000.0,
-            scaling: RopeScaling::None,
-        }
-        .frequencies(16);
+        let plain = RopeConfig { theta: 10_000.0, scaling: RopeScaling::None }.frequencies(16);
         assert_eq!(plain[0], 1.0);
-        let linear = RopeConfig {
-            theta: 10_000.0,
-            scaling: RopeScaling::Linear { factor: 4.0 },
-        };
+        let linear = RopeConfig { theta: 10_000.0, scaling: RopeScaling::Linear { factor: 4.0 } };
         for (a, b) in plain.iter().zip(linear.frequencies(16)) {
             assert_eq!(a / 4.0, b);
         }
-        let scaled = RopeConfig {
-            theta: 10_000.0,
-            scaling: LLAMA3,
-        }
-        .frequencies(16);
+        let scaled = RopeConfig { theta: 10_000.0, scaling: LLAMA3 }.frequencies(16);
         assert_eq!(scaled[0], plain[0]);
         assert_eq!(scaled[7], plain[7] / 8.0);
-        assert!(
-            scaled
-                .iter()
-                .zip(&plain)
-                .any(|(s, p)| *s < *p && *s > p / 8.0)
-        );
+        assert!(scaled.iter().zip(&plain).any(|(s, p)| *s < *p && *s > p / 8.0));
     }
 
     #[test]
     fn a_grown_table_has_the_rows_of_a_fresh_one() {
         let device = Device::default();
-        let config = RopeConfig {
-            theta: 10_000.0,
-            scaling: LLAMA3,
-        };
+        let config = RopeConfig { theta: 10_000.0, scaling: LLAMA3 };
         let at = |rope: &mut Rope, position: i64| -> Vec<f32> {
             let ids = Tensor::<1, Int>::from_data([position], &device);
             let (cos, sin) = rope.rows(ids, position as usize + 1);
-            [cos, sin]
-                .into_iter()
-                .flat_map(|t| t.try_into_vec_as::<f32>().unwrap())
-                .collect()
+            [cos, sin].into_iter().flat_map(|t| t.try_into_vec_as::<f32>().unwrap()).collect()
         };
         let mut grown = config.init(16, 5000, &device);
         let early = at(&mut grown, 3);

@@ -26,10 +26,7 @@ impl TokenBytes {
             Error::field(file, "decoder", expected, decoder)
         };
         let steps = match decoder["type"].as_str() {
-            Some("Sequence") => decoder["decoders"]
-                .as_array()
-                .ok_or_else(refused)?
-                .as_slice(),
+            Some("Sequence") => decoder["decoders"].as_array().ok_or_else(refused)?.as_slice(),
             _ => std::slice::from_ref(decoder),
         };
         match steps {
@@ -48,11 +45,7 @@ impl TokenBytes {
                 .map(byte_of)
                 .collect::<Option<_>>()
                 .unwrap_or_else(|| string.as_bytes().to_vec()),
-            Self::Pieces {
-                replace,
-                byte_fallback,
-                ..
-            } => {
+            Self::Pieces { replace, byte_fallback, .. } => {
                 let mut text = string.to_owned();
                 for (from, to) in replace {
                     text = text.replace(from, to);
@@ -89,9 +82,7 @@ fn pieces(mut steps: &[Value]) -> Option<TokenBytes> {
     while let [first, rest @ ..] = steps
         && first["type"] == "Replace"
     {
-        let from = first["pattern"]["String"]
-            .as_str()
-            .filter(|from| !from.is_empty())?;
+        let from = first["pattern"]["String"].as_str().filter(|from| !from.is_empty())?;
         replace.push((from.into(), first["content"].as_str()?.into()));
         steps = rest;
     }
@@ -113,18 +104,12 @@ fn pieces(mut steps: &[Value]) -> Option<TokenBytes> {
         Some(_) => return None,
     };
     let used = byte_fallback || fused || !replace.is_empty();
-    (steps.is_empty() && used).then_some(TokenBytes::Pieces {
-        replace,
-        byte_fallback,
-        strip,
-    })
+    (steps.is_empty() && used).then_some(TokenBytes::Pieces { replace, byte_fallback, strip })
 }
 
 fn fallback_byte(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
-    (digits.len() == 2)
-        .then(|| u8::from_str_radix(digits, 16).ok())
-        .flatten()
+    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
 /// The byte that GPT-2's `bytes_to_unicode` writes as `c`: printable Latin-1 stands for itself, the
@@ -147,10 +132,8 @@ mod tests {
 
     #[test]
     fn the_alphabet_is_a_bijection() {
-        let mut seen: Vec<u8> = (0..=0x200)
-            .filter_map(char::from_u32)
-            .filter_map(byte_of)
-            .collect();
+        let mut seen: Vec<u8> =
+            (0..=0x200).filter_map(char::from_u32).filter_map(byte_of).collect();
         seen.sort_unstable();
         assert_eq!(seen, (0..=255).collect::<Vec<u8>>());
         assert_eq!(byte_of('Ġ'), Some(b' '));

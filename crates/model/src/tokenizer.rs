@@ -99,15 +99,8 @@ impl Tokenizer {
         let special = inner.get_added_tokens_decoder().into_iter();
         let mut tokenizer = Self {
             bytes: TokenBytes::parse(file, &raw["decoder"])?,
-            special: special
-                .filter(|(_, token)| token.special)
-                .map(|(id, _)| id)
-                .collect(),
-            vocab: inner
-                .get_vocab(true)
-                .into_values()
-                .max()
-                .map_or(0, |id| id as usize + 1),
+            special: special.filter(|(_, token)| token.special).map(|(id, _)| id).collect(),
+            vocab: inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1),
             bos: lookup(&inner, config_file, "bos_token", config.bos_token)?,
             eos: lookup(&inner, config_file, "eos_token", config.eos_token)?,
             begin: Edge::AsIs,
@@ -123,10 +116,8 @@ impl Tokenizer {
         // One token that is both begins the text; it does not end it as well.
         let ends =
             has(probe.last(), tokenizer.eos) && (probe.len() > 1 || tokenizer.eos != tokenizer.bos);
-        tokenizer.end = edge(
-            (config_file, "add_eos_token", config.add_eos_token),
-            (tokenizer.eos, ends),
-        )?;
+        tokenizer.end =
+            edge((config_file, "add_eos_token", config.add_eos_token), (tokenizer.eos, ends))?;
         Ok(tokenizer)
     }
 
@@ -156,11 +147,7 @@ impl Tokenizer {
     /// # Errors
     /// If the tokenizer has no way to write the text.
     pub fn encode_bare(&self, text: &str) -> Result<Vec<Token>, Error> {
-        Ok(self
-            .encode_inner(text, false)?
-            .into_iter()
-            .map(Token)
-            .collect())
+        Ok(self.encode_inner(text, false)?.into_iter().map(Token).collect())
     }
 
     fn encode_inner(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Error> {
@@ -207,9 +194,7 @@ impl Tokenizer {
         if self.is_special(token) {
             return Vec::new();
         }
-        self.token_string(token)
-            .map(|string| self.bytes.of(&string))
-            .unwrap_or_default()
+        self.token_string(token).map(|string| self.bytes.of(&string)).unwrap_or_default()
     }
 
     /// The text of all of `tokens`, from the beginning of a text.
@@ -224,11 +209,7 @@ impl Tokenizer {
     /// Decodes from the beginning of a text.
     #[must_use]
     pub fn decoder(&self) -> Decoder<'_> {
-        Decoder {
-            tokenizer: self,
-            strip: self.bytes.strip(),
-            pending: Vec::new(),
-        }
+        Decoder { tokenizer: self, strip: self.bytes.strip(), pending: Vec::new() }
     }
 
     /// Decodes what follows `prompt`: as [`decoder`](Self::decoder), but a space in front of the
@@ -254,8 +235,7 @@ fn lookup(
     };
     let id = inner.token_to_id(content.text());
     let found = || format!("{:?}", content.text());
-    id.map(Some)
-        .ok_or_else(|| Error::field(file, field, "a token of tokenizer.json", found()))
+    id.map(Some).ok_or_else(|| Error::field(file, field, "a token of tokenizer.json", found()))
 }
 
 fn edge(
@@ -263,12 +243,9 @@ fn edge(
     (token, there): (Option<u32>, bool),
 ) -> Result<Edge, Error> {
     match (wanted, token) {
-        (Some(true), None) => Err(Error::field(
-            file,
-            field,
-            "false, since the token is not named",
-            true,
-        )),
+        (Some(true), None) => {
+            Err(Error::field(file, field, "false, since the token is not named", true))
+        }
         (Some(true), Some(id)) if !there => Ok(Edge::Add(id)),
         (Some(false), Some(id)) if there => Ok(Edge::Remove(id)),
         _ => Ok(Edge::AsIs),

@@ -127,10 +127,7 @@ impl TransformerConfig {
     }
 
     fn norm(&self) -> RmsNormConfig {
-        RmsNormConfig {
-            width: self.hidden,
-            epsilon: self.norm_epsilon,
-        }
+        RmsNormConfig { width: self.hidden, epsilon: self.norm_epsilon }
     }
 
     fn init_layer(&self, weights: &mut dyn Weights, prefix: &str) -> Result<Layer, Error> {
@@ -142,19 +139,12 @@ impl TransformerConfig {
             bias: self.attention_bias,
             context: self.context,
         };
-        let mlp = MlpConfig {
-            hidden: self.hidden,
-            intermediate: self.intermediate,
-            bias: self.mlp_bias,
-        };
+        let mlp =
+            MlpConfig { hidden: self.hidden, intermediate: self.intermediate, bias: self.mlp_bias };
         Ok(Layer {
-            attention_norm: self
-                .norm()
-                .init(weights, &format!("{prefix}.input_layernorm"))?,
+            attention_norm: self.norm().init(weights, &format!("{prefix}.input_layernorm"))?,
             attention: attention.init(weights, &format!("{prefix}.self_attn"))?,
-            mlp_norm: self
-                .norm()
-                .init(weights, &format!("{prefix}.post_attention_layernorm"))?,
+            mlp_norm: self.norm().init(weights, &format!("{prefix}.post_attention_layernorm"))?,
             mlp: mlp.init(weights, &format!("{prefix}.mlp"))?,
         })
     }
@@ -180,9 +170,7 @@ impl Transformer {
         let mut x = self.embedding.forward(ids);
         for (index, layer) in self.layers.iter().enumerate() {
             let normed = layer.attention_norm.forward(x.clone());
-            x = x + layer
-                .attention
-                .forward(normed, index, positions, spans, caches);
+            x = x + layer.attention.forward(normed, index, positions, spans, caches);
             let normed = layer.mlp_norm.forward(x.clone());
             x = x + layer.mlp.forward(normed);
         }
@@ -195,9 +183,6 @@ impl Transformer {
     /// - x: `[rows, hidden]`, rows of what [`forward`](Self::forward) returned
     /// - output: `[rows, vocab]`
     pub fn logits(&self, x: Tensor<2>, vocab: usize) -> Tensor<2> {
-        self.head
-            .as_ref()
-            .unwrap_or(&self.embedding)
-            .logits(self.norm.forward(x), vocab)
+        self.head.as_ref().unwrap_or(&self.embedding).logits(self.norm.forward(x), vocab)
     }
 }

@@ -44,27 +44,15 @@ fn greedy_text_is_the_reference() {
     let mut model = model(Role::Target);
     let tokenizer = model.tokenizer().unwrap().clone();
     for case in reference().greedy {
-        assert_eq!(
-            tokenizer.encode_bare(&case.prompt).unwrap(),
-            tokens(&case.prompt_ids)
-        );
+        assert_eq!(tokenizer.encode_bare(&case.prompt).unwrap(), tokens(&case.prompt_ids));
         let with_bos = tokenizer.encode(&case.prompt).unwrap();
-        assert_eq!(
-            (with_bos[0], &with_bos[1..]),
-            (Token(0), &tokens(&case.prompt_ids)[..])
-        );
+        assert_eq!((with_bos[0], &with_bos[1..]), (Token(0), &tokens(&case.prompt_ids)[..]));
         assert!(case.margins.iter().all(|&margin| margin > TOLERANCE));
         let lm = model.language_model();
         let sequence = lm.open().unwrap();
         let mut next = tokens(&case.prompt_ids);
         for expected in case.ids {
-            let rows = lm
-                .forward(&[Pass {
-                    sequence,
-                    tokens: &next,
-                    rows: 1,
-                }])
-                .unwrap();
+            let rows = lm.forward(&[Pass { sequence, tokens: &next, rows: 1 }]).unwrap();
             next = vec![argmax(rows[0].row(0))];
             assert_eq!(next, [Token(expected)], "{}", case.prompt);
         }
@@ -74,15 +62,10 @@ fn greedy_text_is_the_reference() {
 
 #[test]
 fn logits_are_the_reference() {
-    let Logits {
-        ids,
-        target_first8_per_row,
-        draft_first8_per_row,
-    } = reference().logits;
-    for (role, expected) in [
-        (Role::Target, target_first8_per_row),
-        (Role::Draft, draft_first8_per_row),
-    ] {
+    let Logits { ids, target_first8_per_row, draft_first8_per_row } = reference().logits;
+    for (role, expected) in
+        [(Role::Target, target_first8_per_row), (Role::Draft, draft_first8_per_row)]
+    {
         let mut model = model(role).into_language_model();
         let sequence = model.open().unwrap();
         let rows = feed(&mut model, sequence, &tokens(&ids));
@@ -102,25 +85,13 @@ fn logits_are_the_reference() {
 #[test]
 fn the_pair_is_a_pair() {
     let (target, draft) = (model(Role::Target), model(Role::Draft));
-    assert_eq!(
-        (target.parameters(), draft.parameters()),
-        (5_475_584, 893_568)
-    );
+    assert_eq!((target.parameters(), draft.parameters()), (5_475_584, 893_568));
     assert_eq!(target.weight_type(), WeightType::Bf16);
-    assert_eq!(
-        (target.name(), draft.name()),
-        ("fable/target", "fable/draft")
-    );
+    assert_eq!((target.name(), draft.name()), ("fable/target", "fable/draft"));
     assert_eq!(target.eos(), [Token(0)]);
-    let expected = Pairing {
-        shared: 4096,
-        evidence: Evidence::Strings,
-    };
+    let expected = Pairing { shared: 4096, evidence: Evidence::Strings };
     assert_eq!(pair::check(&target, &draft).unwrap(), expected);
     assert!(
-        Model::builtin("fabel", Role::Draft, &cpu())
-            .unwrap_err()
-            .to_string()
-            .contains("fable")
+        Model::builtin("fabel", Role::Draft, &cpu()).unwrap_err().to_string().contains("fable")
     );
 }

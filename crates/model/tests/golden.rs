@@ -53,11 +53,7 @@ fn greedy(name: &str, prompt: &[Token], count: usize) -> Vec<Token> {
     let mut next = prompt.to_vec();
     let mut out = Vec::new();
     while out.len() < count {
-        let pass = Pass {
-            sequence,
-            tokens: &next,
-            rows: 1,
-        };
+        let pass = Pass { sequence, tokens: &next, rows: 1 };
         let token = argmax(model.forward(&[pass]).unwrap()[0].row(0));
         out.push(token);
         next = vec![token];
@@ -70,11 +66,7 @@ fn greedy_text_is_the_reference() {
     for name in LLAMAS {
         let reference = Reference::of(name);
         let expected = reference.ids("greedy_ids");
-        assert_eq!(
-            greedy(name, &reference.ids("input_ids"), expected.len()),
-            expected,
-            "{name}"
-        );
+        assert_eq!(greedy(name, &reference.ids("input_ids"), expected.len()), expected, "{name}");
     }
 }
 
@@ -84,17 +76,15 @@ fn greedy_text_of_prompts_is_the_reference() {
     let json: Value = serde_json::from_slice(&file).unwrap();
     let ids = |value: &Value| -> Vec<Token> {
         let ids = value.as_array().unwrap().iter();
-        ids.map(|id| Token(u32::try_from(id.as_u64().unwrap()).unwrap()))
-            .collect()
+        ids.map(|id| Token(u32::try_from(id.as_u64().unwrap()).unwrap())).collect()
     };
     let cases = json["cases"].as_array().unwrap();
     assert!(!cases.is_empty());
     for case in cases {
         let prompt = ids(&case["prompt"]);
-        for (name, expected) in [
-            ("pair-target", "target_greedy_ids"),
-            ("pair-draft", "draft_greedy_ids"),
-        ] {
+        for (name, expected) in
+            [("pair-target", "target_greedy_ids"), ("pair-draft", "draft_greedy_ids")]
+        {
             let expected = ids(&case[expected]);
             assert_eq!(greedy(name, &prompt, expected.len()), expected, "{name}");
         }

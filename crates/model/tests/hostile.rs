@@ -15,18 +15,7 @@ fn a_file_that_ends_early_is_refused() {
     let whole = fs::read(golden("llama").join(FILE)).unwrap();
     let copy = Copy::of("llama");
     let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
-    for len in [
-        0,
-        1,
-        7,
-        8,
-        9,
-        header / 2,
-        header - 1,
-        header,
-        header + 1,
-        whole.len() - 1,
-    ] {
+    for len in [0, 1, 7, 8, 9, header / 2, header - 1, header, header + 1, whole.len() - 1] {
         copy.write(FILE, &whole[..len]);
         let message = copy.refusal();
         assert!(message.contains(FILE), "{len}: {message}");
@@ -61,41 +50,22 @@ const QUERY: &str = "model.layers.1.self_attn.q_proj.weight";
 #[test]
 fn offsets_and_shapes_that_do_not_fit_are_refused() {
     for offsets in [[0_u64, 1], [5, 4], [1 << 60, 1 << 61], [0, 256]] {
-        refuse_header(
-            |header, _| header[NORM]["data_offsets"] = json!(offsets),
-            &[],
-        );
+        refuse_header(|header, _| header[NORM]["data_offsets"] = json!(offsets), &[]);
     }
-    refuse_header(
-        |header, _| header[NORM]["data_offsets"] = json!([-1, 4]),
-        &[],
-    );
-    for shape in [
-        json!([65]),
-        json!([1_u64 << 40, 1_u64 << 40]),
-        json!([-64]),
-        json!([0]),
-        json!("64"),
-    ] {
+    refuse_header(|header, _| header[NORM]["data_offsets"] = json!([-1, 4]), &[]);
+    for shape in
+        [json!([65]), json!([1_u64 << 40, 1_u64 << 40]), json!([-64]), json!([0]), json!("64")]
+    {
         refuse_header(|header, _| header[NORM]["shape"] = shape.clone(), &[]);
     }
     // The same bytes in another shape.
-    refuse_header(
-        |header, _| header[NORM]["shape"] = json!([8, 8]),
-        &[NORM, "[64]", "[8, 8]"],
-    );
-    refuse_header(
-        |header, _| header[QUERY]["shape"] = json!([32, 128]),
-        &[QUERY, "[64, 64]"],
-    );
+    refuse_header(|header, _| header[NORM]["shape"] = json!([8, 8]), &[NORM, "[64]", "[8, 8]"]);
+    refuse_header(|header, _| header[QUERY]["shape"] = json!([32, 128]), &[QUERY, "[64, 64]"]);
 }
 
 #[test]
 fn types_that_are_no_floats_are_refused() {
-    refuse_header(
-        |header, _| header[NORM]["dtype"] = json!("I32"),
-        &[NORM, "I32", "BF16"],
-    );
+    refuse_header(|header, _| header[NORM]["dtype"] = json!("I32"), &[NORM, "I32", "BF16"]);
     refuse_header(|header, _| header[NORM]["dtype"] = json!("F31"), &[]);
     refuse_header(|header, _| header[NORM]["dtype"] = json!("F64"), &[]);
 }
@@ -107,32 +77,19 @@ fn missing_and_unexpected_tensors_are_refused() {
         header.insert(to.into(), entry);
     };
     let copy = Copy::of("llama");
-    copy.edit_weights(FILE, |header, _| {
-        rename(header, QUERY, "model.layers.1.other.weight")
-    });
+    copy.edit_weights(FILE, |header, _| rename(header, QUERY, "model.layers.1.other.weight"));
     let message = copy.refusal();
-    assert!(
-        message.contains(QUERY) && message.contains("no such tensor"),
-        "{message}"
-    );
+    assert!(message.contains(QUERY) && message.contains("no such tensor"), "{message}");
     let add = |name: &'static str| {
         move |header: &mut Map<String, Value>, data: &mut Vec<u8>| {
             let range = [data.len(), data.len() + 8];
-            header.insert(
-                name.into(),
-                json!({"dtype": "F32", "shape": [2], "data_offsets": range}),
-            );
+            header
+                .insert(name.into(), json!({"dtype": "F32", "shape": [2], "data_offsets": range}));
             data.extend([0; 8]);
         }
     };
-    refuse_header(
-        add("model.layers.3.mlp.gate.weight"),
-        &["model.layers.3.mlp.gate.weight"],
-    );
-    refuse_header(
-        add("model.layers.0.self_attn.q_proj.bias"),
-        &["q_proj.bias"],
-    );
+    refuse_header(add("model.layers.3.mlp.gate.weight"), &["model.layers.3.mlp.gate.weight"]);
+    refuse_header(add("model.layers.0.self_attn.q_proj.bias"), &["q_proj.bias"]);
     let harmless = Copy::of("llama");
     harmless.edit_weights(FILE, add("model.layers.0.self_attn.rotary_emb.inv_freq"));
     assert!(harmless.open().is_ok());
@@ -161,23 +118,11 @@ fn a_tied_head_must_be_the_embedding() {
 
 #[test]
 fn shards_cannot_lead_out_of_the_folder() {
-    for name in [
-        "../x.safetensors",
-        "/x.safetensors",
-        "a/../x.safetensors",
-        INDEX,
-        "x",
-        "..",
-    ] {
+    for name in ["../x.safetensors", "/x.safetensors", "a/../x.safetensors", INDEX, "x", ".."] {
         let copy = Copy::of("llama-sharded");
-        copy.edit(INDEX, |json| {
-            json["weight_map"]["lm_head.weight"] = name.into()
-        });
+        copy.edit(INDEX, |json| json["weight_map"]["lm_head.weight"] = name.into());
         let message = copy.refusal();
-        assert!(
-            message.contains(INDEX) && message.contains("weight_map"),
-            "{name}: {message}"
-        );
+        assert!(message.contains(INDEX) && message.contains("weight_map"), "{name}: {message}");
     }
 }
 
@@ -186,41 +131,25 @@ fn shards_and_index_must_agree() {
     let copy = Copy::of("llama-sharded");
     copy.remove(SHARD);
     let message = copy.refusal();
-    assert!(
-        message.contains(SHARD) && message.contains(INDEX),
-        "{message}"
-    );
+    assert!(message.contains(SHARD) && message.contains(INDEX), "{message}");
 
     let copy = Copy::of("llama-sharded");
-    copy.edit(INDEX, |json| {
-        json["weight_map"]["lm_head.weight"] = SHARD.into()
-    });
+    copy.edit(INDEX, |json| json["weight_map"]["lm_head.weight"] = SHARD.into());
     assert!(copy.refusal().contains("lm_head.weight"));
 
     let copy = Copy::of("llama-sharded");
     copy.edit(INDEX, |json| {
-        json["weight_map"]
-            .as_object_mut()
-            .unwrap()
-            .remove("lm_head.weight");
+        json["weight_map"].as_object_mut().unwrap().remove("lm_head.weight");
     });
     assert!(copy.refusal().contains("lm_head.weight"));
 
     let copy = Copy::of("llama-sharded");
     let shard = copy.read(SHARD);
     copy.write("again.safetensors", shard);
-    copy.edit(INDEX, |json| {
-        json["weight_map"]["lm_head.weight"] = "again.safetensors".into()
-    });
+    copy.edit(INDEX, |json| json["weight_map"]["lm_head.weight"] = "again.safetensors".into());
     assert!(copy.refusal().contains("no other of this name"));
 
-    for index in [
-        "",
-        "{}",
-        "{\"weight_map\": {}}",
-        "{\"weight_map\": 3}",
-        "[[[[",
-    ] {
+    for index in ["", "{}", "{\"weight_map\": {}}", "{\"weight_map\": 3}", "[[[["] {
         let copy = Copy::of("llama-sharded");
         copy.write(INDEX, index);
         assert!(copy.refusal().contains(INDEX), "{index}");
@@ -240,10 +169,7 @@ fn folders_without_what_a_model_needs_are_refused() {
     let copy = Copy::of("llama");
     copy.remove(FILE);
     let message = copy.refusal();
-    assert!(
-        message.contains(FILE) && message.contains(INDEX),
-        "{message}"
-    );
+    assert!(message.contains(FILE) && message.contains(INDEX), "{message}");
     let copy = Copy::of("llama");
     copy.remove("config.json");
     assert!(copy.refusal().contains("config.json"));
@@ -252,11 +178,7 @@ fn folders_without_what_a_model_needs_are_refused() {
     assert!(copy.refusal().contains("config.json"));
     let nowhere = draftproof_model::Model::open(&copy.path().join("none"), &crate::support::cpu());
     assert!(nowhere.unwrap_err().to_string().contains("none"));
-    for file in [
-        "generation_config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ] {
+    for file in ["generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
         let copy = Copy::of("llama");
         copy.write(file, "{\"a\": [");
         assert!(copy.refusal().contains(file), "{file}");
@@ -266,11 +188,7 @@ fn folders_without_what_a_model_needs_are_refused() {
 #[test]
 fn a_folder_without_optional_files_works() {
     let copy = Copy::of("llama");
-    for file in [
-        "generation_config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ] {
+    for file in ["generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
         copy.remove(file);
     }
     let model = copy.open().unwrap();
@@ -297,9 +215,7 @@ fn sizes_that_disagree_with_the_weights_are_refused() {
         ("head_dim", 1 << 30, "q_proj.weight"),
     ] {
         let copy = Copy::of("llama");
-        copy.edit("config.json", |json| {
-            drop(json.insert(field.into(), value.into()))
-        });
+        copy.edit("config.json", |json| drop(json.insert(field.into(), value.into())));
         let message = copy.refusal();
         assert!(message.contains(word), "{field} {value}: {message}");
     }
@@ -331,15 +247,8 @@ fn half_precision_is_widened_exactly() {
     let narrow = Copy::of("llama-bf16");
     let wide = Copy::of("llama-bf16");
     wide.edit_weights(FILE, |header, data| {
-        *data = data
-            .chunks_exact(2)
-            .flat_map(|b| [0, 0, b[0], b[1]])
-            .collect();
-        for entry in header
-            .iter_mut()
-            .filter(|(name, _)| *name != "__metadata__")
-            .map(|(_, e)| e)
-        {
+        *data = data.chunks_exact(2).flat_map(|b| [0, 0, b[0], b[1]]).collect();
+        for entry in header.iter_mut().filter(|(name, _)| *name != "__metadata__").map(|(_, e)| e) {
             entry["dtype"] = json!("F32");
             for end in entry["data_offsets"].as_array_mut().unwrap() {
                 *end = (end.as_u64().unwrap() * 2).into();

@@ -28,10 +28,7 @@ fn truncation_is_as_if_the_tail_had_never_been() {
                 let cut_off = feed(&mut model, one, &ids[cut..]);
                 let fresh = feed(&mut model, two, &ids[cut..]);
                 assert_eq!(bits(&cut_off), bits(&fresh), "{name} {len} {cut}");
-                assert!(
-                    distance(&cut_off, &full, cut) < TOLERANCE,
-                    "{name} {len} {cut}"
-                );
+                assert!(distance(&cut_off, &full, cut) < TOLERANCE, "{name} {len} {cut}");
                 model.close(one);
                 model.close(two);
             }
@@ -101,18 +98,12 @@ fn sequences_that_share_a_pass_do_not_see_each_other() {
                 sequence
             })
             .collect();
-        let alone: Vec<SequenceId> = together
-            .iter()
-            .map(|&sequence| model.fork(sequence).unwrap())
-            .collect();
+        let alone: Vec<SequenceId> =
+            together.iter().map(|&sequence| model.fork(sequence).unwrap()).collect();
         let pass = |i: usize, ids: &[SequenceId], model: &TransformerModel| {
             let sequence = ids[i];
             let done = model.len(sequence).unwrap();
-            Pass {
-                sequence,
-                tokens: &texts[i][done..],
-                rows: wanted[i],
-            }
+            Pass { sequence, tokens: &texts[i][done..], rows: wanted[i] }
         };
         let batch: Vec<Pass<'_>> = (0..4).map(|i| pass(i, &together, &model)).collect();
         let rows = model.forward(&batch).unwrap();
@@ -136,56 +127,22 @@ fn a_failed_pass_changes_nothing() {
     feed(&mut model, one, &ids[..6]);
     feed(&mut model, fresh, &ids[..6]);
     let long = vec![Token(5); 256];
-    let good = Pass {
-        sequence: one,
-        tokens: &ids[6..9],
-        rows: 1,
-    };
+    let good = Pass { sequence: one, tokens: &ids[6..9], rows: 1 };
     let unknown = tokens(&[3, 320]);
     let bad = [
-        Pass {
-            sequence: two,
-            tokens: &[],
-            rows: 0,
-        },
-        Pass {
-            sequence: two,
-            tokens: &ids[..2],
-            rows: 3,
-        },
-        Pass {
-            sequence: two,
-            tokens: &unknown,
-            rows: 1,
-        },
-        Pass {
-            sequence: one,
-            tokens: &ids[..2],
-            rows: 1,
-        },
-        Pass {
-            sequence: SequenceId(1 << 40),
-            tokens: &ids[..2],
-            rows: 1,
-        },
+        Pass { sequence: two, tokens: &[], rows: 0 },
+        Pass { sequence: two, tokens: &ids[..2], rows: 3 },
+        Pass { sequence: two, tokens: &unknown, rows: 1 },
+        Pass { sequence: one, tokens: &ids[..2], rows: 1 },
+        Pass { sequence: SequenceId(1 << 40), tokens: &ids[..2], rows: 1 },
     ];
     for bad in bad {
         assert!(model.forward(&[good, bad]).is_err(), "{bad:?}");
         assert_eq!((model.len(one).unwrap(), model.len(two).unwrap()), (6, 0));
     }
-    let overflow = Pass {
-        sequence: one,
-        tokens: &long,
-        rows: 1,
-    };
-    assert!(matches!(
-        model.forward(&[overflow]),
-        Err(ModelError::ContextExceeded { .. })
-    ));
-    assert!(matches!(
-        model.truncate(one, 7),
-        Err(ModelError::TruncateBeyond { .. })
-    ));
+    let overflow = Pass { sequence: one, tokens: &long, rows: 1 };
+    assert!(matches!(model.forward(&[overflow]), Err(ModelError::ContextExceeded { .. })));
+    assert!(matches!(model.truncate(one, 7), Err(ModelError::TruncateBeyond { .. })));
     assert_eq!(model.len(one).unwrap(), 6);
     let after = feed(&mut model, one, &ids[6..]);
     assert_eq!(bits(&after), bits(&feed(&mut model, fresh, &ids[6..])));
@@ -196,33 +153,19 @@ fn edges_of_the_context_and_of_passes() {
     let mut model = open("llama");
     assert_eq!(model.forward(&[]).unwrap(), []);
     let sequence = model.open().unwrap();
-    let silent = Pass {
-        sequence,
-        tokens: &tokens(&[7, 8]),
-        rows: 0,
-    };
+    let silent = Pass { sequence, tokens: &tokens(&[7, 8]), rows: 0 };
     let rows = model.forward(&[silent]).unwrap();
     assert!(rows.len() == 1 && rows[0].is_empty());
     assert_eq!(model.len(sequence).unwrap(), 2);
     let fill = vec![Token(9); 254];
     feed(&mut model, sequence, &fill);
-    let one_more = Pass {
-        sequence,
-        tokens: &tokens(&[1]),
-        rows: 1,
-    };
-    assert!(matches!(
-        model.forward(&[one_more]),
-        Err(ModelError::ContextExceeded { .. })
-    ));
+    let one_more = Pass { sequence, tokens: &tokens(&[1]), rows: 1 };
+    assert!(matches!(model.forward(&[one_more]), Err(ModelError::ContextExceeded { .. })));
     model.truncate(sequence, 255).unwrap();
     assert_eq!(model.forward(&[one_more]).unwrap()[0].len(), 1);
     model.close(sequence);
     model.close(sequence);
-    assert!(matches!(
-        model.forward(&[one_more]),
-        Err(ModelError::NotOpen { .. })
-    ));
+    assert!(matches!(model.forward(&[one_more]), Err(ModelError::NotOpen { .. })));
     assert!(model.fork(sequence).is_err() && model.truncate(sequence, 0).is_err());
     assert_ne!(model.open().unwrap(), sequence);
 }
@@ -235,9 +178,7 @@ fn a_model_can_move_to_another_thread() {
     let first = feed(&mut model, sequence, &ids[..8]);
     model.truncate(sequence, 0).unwrap();
     let ids = ids[..8].to_vec();
-    let again = std::thread::spawn(move || feed(&mut model, sequence, &ids))
-        .join()
-        .unwrap();
+    let again = std::thread::spawn(move || feed(&mut model, sequence, &ids)).join().unwrap();
     assert_eq!(bits(&first), bits(&again));
 }
 

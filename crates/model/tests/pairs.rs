@@ -8,23 +8,13 @@ use crate::support::{Copy, Reference, argmax, feed, tokens};
 fn forget(copy: &Copy, id: u32) {
     copy.edit("tokenizer.json", |json| {
         let vocab = json["model"]["vocab"].as_object_mut().unwrap();
-        let gone = vocab
-            .iter()
-            .find(|(_, value)| **value == id)
-            .unwrap()
-            .0
-            .clone();
+        let gone = vocab.iter().find(|(_, value)| **value == id).unwrap().0.clone();
         vocab.remove(&gone);
         let merges = json["model"]["merges"].as_array_mut().unwrap();
         merges.retain(|merge| {
             let merge: Vec<&str> = match merge {
                 Value::String(pair) => pair.split(' ').collect(),
-                pair => pair
-                    .as_array()
-                    .unwrap()
-                    .iter()
-                    .map(|v| v.as_str().unwrap())
-                    .collect(),
+                pair => pair.as_array().unwrap().iter().map(|v| v.as_str().unwrap()).collect(),
             };
             merge.concat() != gone && !merge.contains(&gone.as_str())
         });
@@ -47,20 +37,8 @@ fn padding_rows_are_cut_off() {
         assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 2e-4));
     }
     let beyond = tokens(&[319]);
-    let error = model
-        .forward(&[Pass {
-            sequence,
-            tokens: &beyond,
-            rows: 1,
-        }])
-        .unwrap_err();
-    assert!(matches!(
-        error,
-        ModelError::UnknownToken {
-            token: Token(319),
-            vocab: 319
-        }
-    ));
+    let error = model.forward(&[Pass { sequence, tokens: &beyond, rows: 1 }]).unwrap_err();
+    assert!(matches!(error, ModelError::UnknownToken { token: Token(319), vocab: 319 }));
     model.limit_vocab(100);
     model.limit_vocab(200);
     assert_eq!(model.vocab(), 100);
@@ -78,43 +56,22 @@ fn an_id_without_a_string_is_never_given() {
     let sequence = model.open().unwrap();
     let rows = feed(&mut model, sequence, &ids);
     assert_eq!(rows.row(23)[best.index()], f32::NEG_INFINITY);
-    assert_eq!(
-        rows.row(23)
-            .iter()
-            .filter(|logit| !logit.is_finite())
-            .count(),
-        1
-    );
+    assert_eq!(rows.row(23).iter().filter(|logit| !logit.is_finite()).count(), 1);
 }
 
 #[test]
 fn the_same_strings_make_a_pair() {
     let (target, draft) = (Copy::of("pair-target"), Copy::of("pair-draft"));
     let check = || pair::check(&target.open().unwrap(), &draft.open().unwrap());
-    assert_eq!(
-        check().unwrap(),
-        Pairing {
-            shared: 320,
-            evidence: Evidence::Strings
-        }
-    );
+    assert_eq!(check().unwrap(), Pairing { shared: 320, evidence: Evidence::Strings });
     forget(&draft, 319);
-    assert_eq!(
-        check().unwrap(),
-        Pairing {
-            shared: 319,
-            evidence: Evidence::Strings
-        }
-    );
+    assert_eq!(check().unwrap(), Pairing { shared: 319, evidence: Evidence::Strings });
     // Ids that the draft cannot write are ids it never proposes.
     forget(&draft, 300);
     assert_eq!(check().unwrap().shared, 319);
     let turned = pair::check(&draft.open().unwrap(), &target.open().unwrap()).unwrap_err();
     let message = turned.to_string();
-    assert!(
-        message.contains("token 300") && message.contains("no token"),
-        "{message}"
-    );
+    assert!(message.contains("token 300") && message.contains("no token"), "{message}");
 }
 
 #[test]
@@ -139,17 +96,8 @@ fn without_a_tokenizer_only_sizes_can_be_compared() {
     let (target, draft) = (Copy::of("pair-target"), Copy::of("pair-draft"));
     draft.remove("tokenizer.json");
     let check = || pair::check(&target.open().unwrap(), &draft.open().unwrap());
-    assert_eq!(
-        check().unwrap(),
-        Pairing {
-            shared: 320,
-            evidence: Evidence::SizesOnly
-        }
-    );
+    assert_eq!(check().unwrap(), Pairing { shared: 320, evidence: Evidence::SizesOnly });
     forget(&target, 319);
     let message = check().unwrap_err().to_string();
-    assert!(
-        message.contains("319") && message.contains("320"),
-        "{message}"
-    );
+    assert!(message.contains("319") && message.contains("320"), "{message}");
 }

@@ -30,15 +30,11 @@ pub(crate) fn cpu() -> Device {
 }
 
 pub(crate) fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/golden")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
 pub(crate) fn open(name: &str) -> TransformerModel {
-    Model::open(&golden(name), &cpu())
-        .unwrap()
-        .into_language_model()
+    Model::open(&golden(name), &cpu()).unwrap().into_language_model()
 }
 
 pub(crate) fn tokens(ids: &[u32]) -> Vec<Token> {
@@ -56,30 +52,21 @@ impl Reference {
     pub(crate) fn ids(&self, name: &str) -> Vec<Token> {
         let tensors = SafeTensors::deserialize(&self.0).unwrap();
         let bytes = tensors.tensor(name).unwrap().data().to_vec();
-        let ids = bytes
-            .chunks_exact(8)
-            .map(|b| i64::from_le_bytes(b.try_into().unwrap()));
+        let ids = bytes.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()));
         ids.map(|id| Token(u32::try_from(id).unwrap())).collect()
     }
 
     pub(crate) fn rows(&self, name: &str) -> Rows {
         let tensors = SafeTensors::deserialize(&self.0).unwrap();
         let view = tensors.tensor(name).unwrap();
-        let values = view
-            .data()
-            .chunks_exact(4)
-            .map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+        let values = view.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
         Rows::new(view.shape()[1], values.collect())
     }
 }
 
 /// One pass over one sequence, all rows wanted.
 pub(crate) fn feed(model: &mut TransformerModel, sequence: SequenceId, tokens: &[Token]) -> Rows {
-    let pass = Pass {
-        sequence,
-        tokens,
-        rows: tokens.len(),
-    };
+    let pass = Pass { sequence, tokens, rows: tokens.len() };
     model.forward(&[pass]).unwrap().remove(0)
 }
 
@@ -88,21 +75,12 @@ pub(crate) fn feed(model: &mut TransformerModel, sequence: SequenceId, tokens: &
 pub(crate) fn distance(found: &Rows, expected: &Rows, first: usize) -> f32 {
     let pairs = (0..found.len()).flat_map(|i| found.row(i).iter().zip(expected.row(first + i)));
     pairs
-        .map(|(a, b)| {
-            if (a - b).is_nan() {
-                f32::INFINITY
-            } else {
-                (a - b).abs()
-            }
-        })
+        .map(|(a, b)| if (a - b).is_nan() { f32::INFINITY } else { (a - b).abs() })
         .fold(0., f32::max)
 }
 
 pub(crate) fn bits(rows: &Rows) -> Vec<u32> {
-    (0..rows.len())
-        .flat_map(|i| rows.row(i))
-        .map(|logit| logit.to_bits())
-        .collect()
+    (0..rows.len()).flat_map(|i| rows.row(i)).map(|logit| logit.to_bits()).collect()
 }
 
 pub(crate) fn argmax(row: &[f32]) -> Token {
@@ -133,9 +111,7 @@ impl Copy {
 
     /// The message of the refusal, which must be there.
     pub(crate) fn refusal(&self) -> String {
-        self.open()
-            .expect_err("the folder must be refused")
-            .to_string()
+        self.open().expect_err("the folder must be refused").to_string()
     }
 
     pub(crate) fn read(&self, file: &str) -> Vec<u8> {

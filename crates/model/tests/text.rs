@@ -25,9 +25,7 @@ fn parse(tokenizer: &[u8], config: Option<&Value>) -> Result<Tokenizer, Error> {
     let config = config.map(|config| serde_json::to_vec(config).unwrap());
     Tokenizer::parse(
         ("tokenizer.json", tokenizer),
-        config
-            .as_deref()
-            .map(|config| ("tokenizer_config.json", config)),
+        config.as_deref().map(|config| ("tokenizer_config.json", config)),
     )
 }
 
@@ -81,21 +79,13 @@ fn texts_are_encoded_and_decoded_as_by_the_reference() {
     for case in cases {
         let ids = tokenizer.encode(&case.text).unwrap();
         assert_eq!(ids, tokens(&case.ids), "{:?}", case.text);
-        assert_eq!(
-            tokenizer.encode_bare(&case.text).unwrap(),
-            tokens(&case.ids_no_special)
-        );
-        let strings: Vec<String> = ids
-            .iter()
-            .map(|&id| tokenizer.token_string(id).unwrap())
-            .collect();
+        assert_eq!(tokenizer.encode_bare(&case.text).unwrap(), tokens(&case.ids_no_special));
+        let strings: Vec<String> =
+            ids.iter().map(|&id| tokenizer.token_string(id).unwrap()).collect();
         assert_eq!(strings, case.tokens);
         assert_eq!(tokenizer.decode(&ids), case.decoded);
     }
-    assert_eq!(
-        (tokenizer.bos(), tokenizer.eos()),
-        (Some(Token(1)), Some(Token(2)))
-    );
+    assert_eq!((tokenizer.bos(), tokenizer.eos()), (Some(Token(1)), Some(Token(2))));
     assert_eq!(tokenizer.vocab(), 320);
     assert_eq!(tokenizer.token_string(Token(320)), None);
     assert!(tokenizer.is_special(Token(2)) && tokenizer.bytes(Token(2)).is_empty());
@@ -173,10 +163,7 @@ fn a_space_after_the_prompt_stays() {
     assert_eq!(tokenizer.decode(&word), "a");
     assert_eq!(tokenizer.decoder_after(&[]).push(word[0]), "a");
     assert_eq!(tokenizer.decoder_after(&[Token(1)]).push(word[0]), "a");
-    assert_eq!(
-        tokenizer.decoder_after(&[Token(1), Token(4)]).push(word[0]),
-        " a"
-    );
+    assert_eq!(tokenizer.decoder_after(&[Token(1), Token(4)]).push(word[0]), " a");
 }
 
 #[test]
@@ -211,10 +198,7 @@ fn a_bos_is_there_when_asked_for_and_once() {
     assert!(message.contains("add_bos_token"), "{message}");
     let unknown = json!({"bos_token": "<none>"});
     let message = parse(&without, Some(&unknown)).unwrap_err().to_string();
-    assert!(
-        message.contains("bos_token") && message.contains("<none>"),
-        "{message}"
-    );
+    assert!(message.contains("bos_token") && message.contains("<none>"), "{message}");
     // One token for both ends: asked for at the beginning only, it stands there only.
     let both = json!({"bos_token": "<s>", "eos_token": "<s>", "add_bos_token": true,
                       "add_eos_token": false});
@@ -233,12 +217,7 @@ fn tokenizers_that_are_none_are_errors() {
     }
     let mut raw: Value = serde_json::from_slice(&good).unwrap();
     raw["decoder"] = json!({"type": "WordPiece", "prefix": "##", "cleanup": true});
-    let message = parse(&serde_json::to_vec(&raw).unwrap(), None)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        message.contains("decoder") && message.contains("WordPiece"),
-        "{message}"
-    );
+    let message = parse(&serde_json::to_vec(&raw).unwrap(), None).unwrap_err().to_string();
+    assert!(message.contains("decoder") && message.contains("WordPiece"), "{message}");
     assert!(Tokenizer::parse(("t", &good), Some(("c", b"[1"))).is_err());
 }

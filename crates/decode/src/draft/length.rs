@@ -151,10 +151,7 @@ pub fn confidence(q: &Dist) -> f64 {
 mod tests {
     use super::*;
 
-    const COSTS: CostModel = CostModel {
-        draft_step: 0.15,
-        row: 0.05,
-    };
+    const COSTS: CostModel = CostModel { draft_step: 0.15, row: 0.05 };
 
     /// The length of a draft whose every law has this confidence.
     fn drafted(pace: &Pace, confidence: f64) -> usize {
@@ -176,9 +173,7 @@ mod tests {
             let length = drafted(&pace, 0.5);
             let mut accepted = 0;
             while accepted < length {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 if (state >> 11) as f64 / 2f64.powi(53) >= alpha {
                     break;
                 }
@@ -196,56 +191,24 @@ mod tests {
             (COSTS, 0.7),
             (COSTS, 0.5),
             (COSTS, 0.9),
-            (
-                CostModel {
-                    draft_step: 0.02,
-                    row: 0.03,
-                },
-                0.8,
-            ),
-            (
-                CostModel {
-                    draft_step: 0.4,
-                    row: 0.1,
-                },
-                0.6,
-            ),
+            (CostModel { draft_step: 0.02, row: 0.03 }, 0.8),
+            (CostModel { draft_step: 0.4, row: 0.1 }, 0.6),
         ] {
             let speed = |gamma: usize| {
                 let tokens = crate::stats::expected_tokens(alpha, gamma);
                 tokens / (1.0 + gamma as f64 * (costs.draft_step + costs.row))
             };
-            let best = (0..=LONGEST)
-                .max_by(|&a, &b| speed(a).total_cmp(&speed(b)))
-                .unwrap_or(0);
+            let best = (0..=LONGEST).max_by(|&a, &b| speed(a).total_cmp(&speed(b))).unwrap_or(0);
             let found = drafted(&settled(costs, alpha), 0.5);
-            assert!(
-                speed(found) > 0.97 * speed(best),
-                "{costs:?} {alpha}: {found}, best {best}"
-            );
+            assert!(speed(found) > 0.97 * speed(best), "{costs:?} {alpha}: {found}, best {best}");
         }
     }
 
     #[test]
     fn a_draft_that_does_not_pay_is_left_alone_but_probed() {
-        let pace = settled(
-            CostModel {
-                draft_step: 0.5,
-                row: 0.3,
-            },
-            0.2,
-        );
-        let lengths: Vec<usize> = (0..32)
-            .map(|rounds| {
-                drafted(
-                    &Pace {
-                        rounds,
-                        ..pace.clone()
-                    },
-                    0.5,
-                )
-            })
-            .collect();
+        let pace = settled(CostModel { draft_step: 0.5, row: 0.3 }, 0.2);
+        let lengths: Vec<usize> =
+            (0..32).map(|rounds| drafted(&Pace { rounds, ..pace.clone() }, 0.5)).collect();
         assert_eq!(lengths.iter().sum::<usize>(), 2, "{lengths:?}");
     }
 

@@ -44,10 +44,7 @@ impl Proposal {
     /// # Errors
     /// If the token is outside the vocabulary.
     pub fn certain(vocab: usize, token: Token) -> Result<Self, DistError> {
-        Ok(Self {
-            token,
-            q: Dist::one_hot(vocab, token)?,
-        })
+        Ok(Self { token, q: Dist::one_hot(vocab, token)? })
     }
 
     /// The token.

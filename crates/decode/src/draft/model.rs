@@ -41,12 +41,7 @@ struct Held {
 impl Held {
     /// How much of the cache can serve a row after `tokens`.
     fn shared(&self, tokens: &[Token]) -> usize {
-        let shared = self
-            .tokens
-            .iter()
-            .zip(tokens)
-            .take_while(|(a, b)| a == b)
-            .count();
+        let shared = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         shared.min(tokens.len().saturating_sub(1))
     }
 }
@@ -73,21 +68,13 @@ impl<'a> ModelDrafter<'a> {
     /// Drafts with `model`, whose ids mean the same strings as the target's: for the verifiers
     /// [`Rejection`](crate::verify::Rejection) and [`BlockRule`](crate::verify::BlockRule).
     pub fn new(model: &'a mut dyn LanguageModel) -> Self {
-        Self {
-            model,
-            choice: Choice::Draw,
-            held: BTreeMap::new(),
-        }
+        Self { model, choice: Choice::Draw, held: BTreeMap::new() }
     }
 
     /// As [`new`](Self::new), but proposes the winners of the positions' races: for the verifier
     /// [`Coupled`](crate::verify::Coupled). (Exact under the others too, with fewer acceptances.)
     pub fn racing(model: &'a mut dyn LanguageModel) -> Self {
-        Self {
-            model,
-            choice: Choice::Race,
-            held: BTreeMap::new(),
-        }
+        Self { model, choice: Choice::Race, held: BTreeMap::new() }
     }
 
     /// Cuts the cache back to what it shares with `tokens`, less the last one, whose row is wanted. A
@@ -96,10 +83,7 @@ impl<'a> ModelDrafter<'a> {
         if !self.held.contains_key(&session) {
             let nearest = self.held.values().max_by_key(|held| held.shared(tokens));
             let held = match nearest.filter(|held| held.shared(tokens) > 0) {
-                None => Held {
-                    sequence: self.model.open().map_err(Error::Draft)?,
-                    tokens: vec![],
-                },
+                None => Held { sequence: self.model.open().map_err(Error::Draft)?, tokens: vec![] },
                 Some(Held { sequence, tokens }) => {
                     let tokens = tokens.clone();
                     let sequence = self.model.fork(*sequence).map_err(Error::Draft)?;
@@ -108,15 +92,10 @@ impl<'a> ModelDrafter<'a> {
             };
             self.held.insert(session, held);
         }
-        let held = self
-            .held
-            .get_mut(&session)
-            .expect("inserted if it was not there");
+        let held = self.held.get_mut(&session).expect("inserted if it was not there");
         let keep = held.shared(tokens);
         if keep < held.tokens.len() {
-            self.model
-                .truncate(held.sequence, keep)
-                .map_err(Error::Draft)?;
+            self.model.truncate(held.sequence, keep).map_err(Error::Draft)?;
             held.tokens.truncate(keep);
         }
         Ok(())
@@ -132,18 +111,10 @@ impl<'a> ModelDrafter<'a> {
         let held = self.held.get_mut(&session).expect("opened by `resume`");
         let tokens = &tokens[held.tokens.len()..tokens.len() - 1];
         let fits = held.tokens.len() + tokens.len() <= self.model.context()
-            && tokens
-                .iter()
-                .all(|token| token.index() < self.model.vocab());
+            && tokens.iter().all(|token| token.index() < self.model.vocab());
         if fits && !tokens.is_empty() {
-            let pass = Pass {
-                sequence: held.sequence,
-                tokens,
-                rows: 0,
-            };
-            meter
-                .time(Part::Draft, || self.model.forward(&[pass]))
-                .map_err(Error::Draft)?;
+            let pass = Pass { sequence: held.sequence, tokens, rows: 0 };
+            meter.time(Part::Draft, || self.model.forward(&[pass])).map_err(Error::Draft)?;
             held.tokens.extend_from_slice(tokens);
         }
         Ok(())
@@ -167,9 +138,7 @@ impl<'a> ModelDrafter<'a> {
         noise: &mut dyn Noise,
         meter: &mut Meter,
     ) -> Result<(), Error> {
-        runs.iter_mut()
-            .filter(|run| run.live)
-            .for_each(|run| self.check(run));
+        runs.iter_mut().filter(|run| run.live).for_each(|run| self.check(run));
         let mut live: Vec<&mut Running<'_>> = runs.iter_mut().filter(|run| run.live).collect();
         if live.is_empty() {
             return Ok(());
@@ -179,28 +148,16 @@ impl<'a> ModelDrafter<'a> {
             .map(|run| {
                 let held = &self.held[&run.request.session];
                 let tokens = &run.tokens[held.tokens.len()..];
-                Pass {
-                    sequence: held.sequence,
-                    tokens,
-                    rows: 1,
-                }
+                Pass { sequence: held.sequence, tokens, rows: 1 }
             })
             .collect();
-        let rows = meter
-            .time(Part::Draft, || self.model.forward(&batch))
-            .map_err(Error::Draft)?;
+        let rows = meter.time(Part::Draft, || self.model.forward(&batch)).map_err(Error::Draft)?;
         let choice = self.choice;
         for (run, rows) in live.iter_mut().zip(&rows) {
             run.draft.steps += 1;
-            let held = self
-                .held
-                .get_mut(&run.request.session)
-                .expect("opened by `resume`");
-            held.tokens
-                .extend_from_slice(&run.tokens[held.tokens.len()..]);
-            meter.time(Part::Sampler, || {
-                draw(run, rows.row(0), choice, sampler, noise)
-            });
+            let held = self.held.get_mut(&run.request.session).expect("opened by `resume`");
+            held.tokens.extend_from_slice(&run.tokens[held.tokens.len()..]);
+            meter.time(Part::Sampler, || draw(run, rows.row(0), choice, sampler, noise));
         }
         Ok(())
     }
@@ -214,26 +171,14 @@ fn draw(
     sampler: &Sampler,
     noise: &mut dyn Noise,
 ) {
-    let prefix = Prefix {
-        tokens: &run.tokens,
-        ..run.request.prefix
-    };
+    let prefix = Prefix { tokens: &run.tokens, ..run.request.prefix };
     let q = match sampler.law(prefix, row) {
         Ok(q) => q,
         Err(source) => {
-            return run.end(DraftEnd::UnusableRow {
-                position: run.tokens.len(),
-                source,
-            });
+            return run.end(DraftEnd::UnusableRow { position: run.tokens.len(), source });
         }
     };
-    let Request {
-        pace,
-        round,
-        ends,
-        limit,
-        ..
-    } = run.request;
+    let Request { pace, round, ends, limit, .. } = run.request;
     let confidence = confidence(&q);
     // Decided from q, before the draw.
     if !pace.worth_proposing(run.so_far, confidence) {
@@ -273,13 +218,7 @@ impl Drafter for ModelDrafter<'_> {
             let tokens = request.prefix.tokens.to_vec();
             let live = request.limit > 0 && request.pace.worth_a_look(1.0);
             let draft = Draft::default();
-            runs.push(Running {
-                request,
-                tokens,
-                draft,
-                so_far: 1.0,
-                live,
-            });
+            runs.push(Running { request, tokens, draft, so_far: 1.0, live });
         }
         while runs.iter().any(|run| run.live) {
             self.step(&mut runs, sampler, noise, meter)?;

@@ -75,12 +75,7 @@ impl Drafter for NgramDrafter {
         meter: &mut Meter,
     ) -> Result<Vec<Draft>, Error> {
         let vocab = sampler.vocab();
-        let drafts = || {
-            requests
-                .iter()
-                .map(|request| Self::draft(request, vocab))
-                .collect()
-        };
+        let drafts = || requests.iter().map(|request| Self::draft(request, vocab)).collect();
         Ok(meter.time(Part::Draft, drafts))
     }
 

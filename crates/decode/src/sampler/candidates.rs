@@ -23,24 +23,12 @@ impl Candidates {
         let used = &logits[..logits.len().min(vocab)];
         // `< ∞` is false for NaN and +∞ alone; counting, unlike searching, is vectorised.
         if used.iter().filter(|z| **z < f32::INFINITY).count() < used.len() {
-            let bad = used
-                .iter()
-                .position(|z| z.is_nan() || *z == f32::INFINITY)
-                .unwrap_or(0);
-            return Err(RowError::NonFinite {
-                token: Token::at(bad),
-                value: used[bad],
-            });
+            let bad = used.iter().position(|z| z.is_nan() || *z == f32::INFINITY).unwrap_or(0);
+            return Err(RowError::NonFinite { token: Token::at(bad), value: used[bad] });
         }
         // Adding 0 makes −0 and 0 the same logit, also to the last bit.
         let logits: Vec<f64> = used.iter().map(|&z| f64::from(z) + 0.0).collect();
-        let candidates = Self {
-            vocab,
-            ids: None,
-            logits,
-            temperature: 1.0,
-            weights: None,
-        };
+        let candidates = Self { vocab, ids: None, logits, temperature: 1.0, weights: None };
         candidates.nonempty_after(Step::Logits)
     }
 
@@ -60,8 +48,7 @@ impl Candidates {
     /// The weights of the candidates, by ascending id, at the temperature reached so far (1 before
     /// the temperature step).
     pub(super) fn weights(&mut self) -> &[u64] {
-        self.weights
-            .get_or_insert_with(|| temperature::weights(&self.logits, self.temperature))
+        self.weights.get_or_insert_with(|| temperature::weights(&self.logits, self.temperature))
     }
 
     pub(super) fn set_temperature(&mut self, temperature: f64) {

@@ -19,9 +19,8 @@ pub(super) fn apply(candidates: &mut Candidates, min_p: Decimal) {
         let weights = candidates.weights();
         let largest = weights.iter().copied().max().unwrap_or(0);
         let floor = min_p.ceil_of(largest);
-        let places: Vec<usize> = (0..weights.len())
-            .filter(|&i| u128::from(weights[i]) >= floor)
-            .collect();
+        let places: Vec<usize> =
+            (0..weights.len()).filter(|&i| u128::from(weights[i]) >= floor).collect();
         candidates.keep(&places);
     }
 }

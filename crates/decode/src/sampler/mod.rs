@@ -77,12 +77,7 @@ pub struct Settings {
 impl Default for Settings {
     /// Temperature 1, no filter: the model's own law.
     fn default() -> Self {
-        Self {
-            temperature: 1.0,
-            top_k: 0,
-            top_p: Decimal::ONE,
-            min_p: Decimal::ZERO,
-        }
+        Self { temperature: 1.0, top_k: 0, top_p: Decimal::ONE, min_p: Decimal::ZERO }
     }
 }
 
@@ -121,10 +116,7 @@ impl fmt::Display for RowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NonFinite { token, value } => {
-                write!(
-                    f,
-                    "the logit of token {token} is {value}; expected a finite number or -inf"
-                )
+                write!(f, "the logit of token {token} is {value}; expected a finite number or -inf")
             }
             Self::Empty { step } => write!(f, "no token is left after step `{step}`"),
         }
@@ -145,32 +137,15 @@ impl Sampler {
     /// If a setting is outside its range.
     pub fn new(settings: Settings, vocab: usize) -> Result<Self, SettingError> {
         // Destructured, so that a new setting cannot be forgotten here.
-        let Settings {
-            temperature,
-            top_k: _,
-            top_p,
-            min_p,
-        } = &settings;
+        let Settings { temperature, top_k: _, top_p, min_p } = &settings;
         let refuse = |name, expected, found: &dyn fmt::Display| {
-            Err(SettingError {
-                name,
-                expected,
-                found: found.to_string(),
-            })
+            Err(SettingError { name, expected, found: found.to_string() })
         };
         if !temperature.is_finite() || *temperature < 0.0 {
-            return refuse(
-                "temperature",
-                "0 (greedy) or a positive number",
-                temperature,
-            );
+            return refuse("temperature", "0 (greedy) or a positive number", temperature);
         }
         if *top_p <= Decimal::ZERO || *top_p > Decimal::ONE {
-            return refuse(
-                "top-p",
-                "a number above 0 and at most 1 (1 keeps all)",
-                top_p,
-            );
+            return refuse("top-p", "a number above 0 and at most 1 (1 keeps all)", top_p);
         }
         if *min_p > Decimal::ONE {
             return refuse("min-p", "a number from 0 (keeps all) to 1", min_p);
@@ -202,12 +177,7 @@ impl Sampler {
     /// # Errors
     /// If a logit is NaN or +∞, or no token is left.
     pub fn law(&self, _prefix: Prefix<'_>, logits: &[f32]) -> Result<Dist, RowError> {
-        let Settings {
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-        } = &self.settings;
+        let Settings { temperature, top_k, top_p, min_p } = &self.settings;
         let mut candidates = Candidates::new(self.vocab, logits)?;
         temperature::apply(&mut candidates, *temperature);
         top_k::apply(&mut candidates, *top_k);

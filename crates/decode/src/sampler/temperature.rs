@@ -40,10 +40,8 @@ fn largest(logits: &[f64]) -> f64 {
 /// The integer weights of `logits` (finite or −∞, one at least finite) at `temperature > 0`.
 pub(super) fn weights(logits: &[f64], temperature: f64) -> Vec<u64> {
     let max = largest(logits);
-    let exponentials: Vec<f64> = logits
-        .iter()
-        .map(|&z| exp(((z - max) / temperature).min(0.0)))
-        .collect();
+    let exponentials: Vec<f64> =
+        logits.iter().map(|&z| exp(((z - max) / temperature).min(0.0))).collect();
     // ⌈e·2^32⌉ by truncation, which unlike `ceil` needs no library call on any target.
     let bound: u64 = exponentials
         .iter()
@@ -56,10 +54,7 @@ pub(super) fn weights(logits: &[f64], temperature: f64) -> Vec<u64> {
     // ⌈log2 S⌉ ≥ 0, since the largest logit alone contributes 2^32 to the bound.
     let log_2 = u64::BITS - (bound - 1).leading_zeros() - 32;
     let scale = f64::from_bits(u64::from(1023 + 61 - log_2) << 52);
-    exponentials
-        .iter()
-        .map(|&e| round_half_even(e * scale))
-        .collect()
+    exponentials.iter().map(|&e| round_half_even(e * scale)).collect()
 }
 
 /// Rounds `0 ≤ x ≤ 2^62` to an integer, ties to even.
@@ -67,11 +62,7 @@ pub(super) fn weights(logits: &[f64], temperature: f64) -> Vec<u64> {
 fn round_half_even(x: f64) -> u64 {
     /// 2^52: from here on every double is an integer; below, adding it rounds.
     const INTEGERS: f64 = 4_503_599_627_370_496.0;
-    let rounded = if x < INTEGERS {
-        (x + INTEGERS) - INTEGERS
-    } else {
-        x
-    };
+    let rounded = if x < INTEGERS { (x + INTEGERS) - INTEGERS } else { x };
     rounded as i64 as u64
 }
 

@@ -11,41 +11,26 @@ use crate::{
     noise::{ChaCha, Lane, Noise, RoundNoise, Seed},
 };
 
-const PREFIX: Prefix<'static> = Prefix {
-    tokens: &[],
-    prompt_len: 0,
-};
+const PREFIX: Prefix<'static> = Prefix { tokens: &[], prompt_len: 0 };
 
 fn decimal(text: &str) -> Decimal {
     text.parse().expect("a decimal")
 }
 
 fn at_temperature(temperature: f64) -> Settings {
-    Settings {
-        temperature,
-        ..Settings::default()
-    }
+    Settings { temperature, ..Settings::default() }
 }
 
 fn with_top_k(top_k: usize) -> Settings {
-    Settings {
-        top_k,
-        ..Settings::default()
-    }
+    Settings { top_k, ..Settings::default() }
 }
 
 fn with_top_p(top_p: &str) -> Settings {
-    Settings {
-        top_p: decimal(top_p),
-        ..Settings::default()
-    }
+    Settings { top_p: decimal(top_p), ..Settings::default() }
 }
 
 fn with_min_p(min_p: &str) -> Settings {
-    Settings {
-        min_p: decimal(min_p),
-        ..Settings::default()
-    }
+    Settings { min_p: decimal(min_p), ..Settings::default() }
 }
 
 /// One of each kind, for what must hold whatever is set.
@@ -88,10 +73,7 @@ fn weights(dist: &Dist) -> Vec<u64> {
 fn assert_near(dist: &Dist, expected: &[f64], tolerance: f64) {
     for (id, &p) in expected.iter().enumerate() {
         let found = dist.probability(Token::at(id));
-        assert!(
-            (found - p).abs() <= tolerance,
-            "token {id}: {found}, not {p}"
-        );
+        assert!((found - p).abs() <= tolerance, "token {id}: {found}, not {p}");
     }
 }
 
@@ -99,9 +81,7 @@ fn assert_near(dist: &Dist, expected: &[f64], tolerance: f64) {
 fn rows_with_ties(count: usize) -> impl Iterator<Item = Vec<f32>> {
     let mut state = 11u64;
     let mut next = move |below: u64| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 33) % below
     };
     (0..count).map(move |_| {
@@ -138,10 +118,7 @@ fn four_logits_give_the_worked_probabilities_and_entropy() {
 
 #[test]
 fn top_k_keeps_the_largest_and_renormalises() {
-    let dist = law(
-        &with_top_k(3),
-        &row(&[0.30, 0.20, 0.12, 0.10, 0.10, 0.09, 0.09]),
-    );
+    let dist = law(&with_top_k(3), &row(&[0.30, 0.20, 0.12, 0.10, 0.10, 0.09, 0.09]));
     assert_near(&dist, &[0.484, 0.323, 0.194, 0.0], 5e-4);
     assert_near(&dist, &[0.30 / 0.62, 0.20 / 0.62, 0.12 / 0.62], 1e-6);
     assert_eq!(dist.support_len(), 3);
@@ -180,11 +157,7 @@ fn one_of_top_k_is_greedy() {
         assert_eq!(greedy.only(), first.map(Token::at), "{logits:?}");
         for temperature in [0.0, 0.2, 1.0, 3.0] {
             for top_p in ["0.000001", "0.5", "1"] {
-                let settings = Settings {
-                    temperature,
-                    top_p: decimal(top_p),
-                    ..with_top_k(1)
-                };
+                let settings = Settings { temperature, top_p: decimal(top_p), ..with_top_k(1) };
                 assert_eq!(law(&settings, &logits), greedy, "{settings:?} {logits:?}");
             }
         }
@@ -227,23 +200,14 @@ fn the_nucleus_threshold_is_the_decimal_as_typed() {
 fn each_filter_works_on_what_the_one_before_left() {
     let probabilities = [0.4, 0.3, 0.2, 0.1];
     // Top-k leaves 0.571 and 0.429, so the first alone reaches 0.55; of the whole row it would not.
-    let both = Settings {
-        top_k: 2,
-        ..with_top_p("0.55")
-    };
+    let both = Settings { top_k: 2, ..with_top_p("0.55") };
     assert_eq!(kept(&both, &probabilities), [0]);
     assert_eq!(kept(&with_top_p("0.55"), &probabilities), [0, 1]);
     // Temperature comes first: 0.5 squares the law to (16, 9, 4, 1) / 30.
-    let cold = Settings {
-        temperature: 0.5,
-        ..with_top_p("0.8")
-    };
+    let cold = Settings { temperature: 0.5, ..with_top_p("0.8") };
     assert_eq!(kept(&cold, &probabilities), [0, 1]);
     // Min-p comes after top-p; 0.3 / 0.4 is above 0.7, and top-p has removed the second already.
-    let last = Settings {
-        min_p: decimal("0.7"),
-        ..with_top_p("0.35")
-    };
+    let last = Settings { min_p: decimal("0.7"), ..with_top_p("0.35") };
     assert_eq!(kept(&last, &probabilities), [0]);
     assert_eq!(kept(&with_min_p("0.7"), &probabilities), [0, 1]);
 }
@@ -282,15 +246,8 @@ fn temperature_zero_is_the_argmax_and_small_temperatures_share_ties() {
 #[test]
 fn huge_temperatures_are_uniform() {
     for t in [1e30, f64::MAX] {
-        let dist = law(
-            &at_temperature(t),
-            &[5.0, -5.0, 0.0, 88.0, f32::NEG_INFINITY],
-        );
-        assert_eq!(
-            weights(&dist),
-            [1 << 59, 1 << 59, 1 << 59, 1 << 59, 0],
-            "T {t}"
-        );
+        let dist = law(&at_temperature(t), &[5.0, -5.0, 0.0, 88.0, f32::NEG_INFINITY]);
+        assert_eq!(weights(&dist), [1 << 59, 1 << 59, 1 << 59, 1 << 59, 0], "T {t}");
     }
 }
 
@@ -336,10 +293,7 @@ fn nan_and_infinity_are_errors_that_name_the_token() {
     }
     let two = try_law(&Settings::default(), 3, &[0.0, f32::INFINITY, f32::NAN]);
     let message = two.expect_err("two bad logits").to_string();
-    assert_eq!(
-        message,
-        "the logit of token 1 is inf; expected a finite number or -inf"
-    );
+    assert_eq!(message, "the logit of token 1 is inf; expected a finite number or -inf");
 }
 
 #[test]
@@ -400,10 +354,7 @@ fn last(dist: &Dist) -> Token {
 /// A filter gives the sparse form; the dense form of the same weights is equal and draws the same.
 #[test]
 fn dense_and_sparse_forms_are_one_law() {
-    let round = RoundNoise {
-        seed: Seed::default(),
-        round_start: 3,
-    };
+    let round = RoundNoise { seed: Seed::default(), round_start: 3 };
     for (r, logits) in rows_with_ties(60).enumerate() {
         for settings in all_kinds() {
             let dist = law(&settings, &logits);
@@ -428,10 +379,8 @@ fn the_law_depends_on_its_arguments_only() {
     let logits: Vec<Vec<f32>> = rows_with_ties(40).collect();
     for settings in all_kinds() {
         let sampler = Sampler::new(settings, 90).expect("settings");
-        let forwards: Vec<Dist> = logits
-            .iter()
-            .map(|row| sampler.law(PREFIX, row).expect("a law"))
-            .collect();
+        let forwards: Vec<Dist> =
+            logits.iter().map(|row| sampler.law(PREFIX, row).expect("a law")).collect();
         for (row, expected) in logits.iter().zip(&forwards).rev() {
             assert_eq!(sampler.law(PREFIX, row).as_ref(), Ok(expected));
             assert_eq!(sampler.clone().law(PREFIX, row).as_ref(), Ok(expected));
@@ -446,10 +395,7 @@ fn settings_out_of_range_are_refused_by_name() {
         let error = Sampler::new(settings, vocab).expect_err("out of range");
         assert_eq!([error.name, error.expected, &error.found], expected);
         let [name, range, found] = expected;
-        assert_eq!(
-            error.to_string(),
-            format!("{name}: expected {range}, found {found}")
-        );
+        assert_eq!(error.to_string(), format!("{name}: expected {range}, found {found}"));
     }
     let range = "0 (greedy) or a positive number";
     for (t, found) in [
@@ -484,12 +430,7 @@ fn settings_out_of_range_are_refused_by_name() {
 #[test]
 #[deny(unused_variables)]
 fn every_setting_changes_some_law() {
-    let Settings {
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-    } = Settings::default();
+    let Settings { temperature, top_k, top_p, min_p } = Settings::default();
     let cases = [
         at_temperature(temperature / 2.0),
         with_top_k(top_k + 1),

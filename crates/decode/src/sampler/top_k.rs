@@ -65,9 +65,7 @@ mod tests {
     fn agrees_with_sorting_everything() {
         let mut state = 3u64;
         let mut next = |below: u64| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) % below
         };
         for round in 0..400 {
@@ -75,13 +73,7 @@ mod tests {
             // Few distinct values make ties; ascending rows refill the buffer most often.
             let values = [3, 50, 1 << 20][round % 3];
             let mut logits: Vec<f64> = (0..n)
-                .map(|_| {
-                    if next(10) == 0 {
-                        f64::NEG_INFINITY
-                    } else {
-                        next(values) as f64
-                    }
-                })
+                .map(|_| if next(10) == 0 { f64::NEG_INFINITY } else { next(values) as f64 })
                 .collect();
             if round % 4 == 0 {
                 logits.sort_by(f64::total_cmp);

@@ -114,9 +114,7 @@ mod tests {
     fn agrees_with_sorting_everything() {
         let mut state = 5u64;
         let mut next = |below: u64| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 20) % below
         };
         for round in 0..600 {
@@ -132,11 +130,7 @@ mod tests {
                 1 => total,
                 _ => next(total) + 1,
             };
-            assert_eq!(
-                nucleus(&weights, threshold),
-                plain(&weights, threshold),
-                "{threshold}"
-            );
+            assert_eq!(nucleus(&weights, threshold), plain(&weights, threshold), "{threshold}");
         }
     }
 

@@ -27,7 +27,7 @@ use crate::{
 pub struct BlockRule;
 
 /// α is counted in units of 2^-40.
-const ONE: u64 = 1 << 40;
+pub(crate) const ONE: u64 = 1 << 40;
 
 impl Verifier for BlockRule {
     fn name(&self) -> &'static str {
@@ -35,11 +35,7 @@ impl Verifier for BlockRule {
     }
 
     fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Result<Verdict, Error> {
-        let Block {
-            proposals,
-            target,
-            round,
-        } = *block;
+        let Block { proposals, target, round } = *block;
         let (mut laws, mut steps) = (Vec::new(), Vec::new());
         let mut alpha = ONE;
         // A row without a law ends the block before it; it is an error only if τ gets there.
@@ -47,10 +43,8 @@ impl Verifier for BlockRule {
         for (i, proposal) in proposals.iter().enumerate() {
             match target.law(i) {
                 Ok(p) => {
-                    let step = Step {
-                        alpha,
-                        residual: BlockResidual::new(alpha, &p, proposal.q()),
-                    };
+                    let step =
+                        Step { alpha, residual: BlockResidual::new(alpha, &p, proposal.q()) };
                     alpha = step.residual.next_alpha(&p, proposal.q(), proposal.token());
                     laws.push(p);
                     steps.push(step);
@@ -68,23 +62,13 @@ impl Verifier for BlockRule {
             let p = target.law(last)?;
             let next = noise.draw(round.key(last, Lane::Bonus), &p);
             laws.push(p);
-            return Ok(Verdict {
-                accepted: last,
-                next,
-                origin: Origin::Bonus,
-                laws,
-            });
+            return Ok(Verdict { accepted: last, next, origin: Origin::Bonus, laws });
         }
         let places = steps.iter().enumerate().rev();
         for (i, step) in places {
             if noise.decide(round.key(i, Lane::Accept), step.h()) {
                 let next = noise.draw(round.key(i, Lane::Residual), &step.residual);
-                return Ok(Verdict {
-                    accepted: i,
-                    next,
-                    origin: Origin::Residual,
-                    laws,
-                });
+                return Ok(Verdict { accepted: i, next, origin: Origin::Residual, laws });
             }
         }
         unreachable!("h_0 = 1, since α_0 = 1")
@@ -110,18 +94,14 @@ impl Step {
         let rest = U256::from(ONE - self.alpha) * self.residual.unit;
         match (z + rest).is_zero() {
             true => Fraction::new(1, 1),
-            false => Fraction {
-                numerator: z,
-                denominator: z + rest,
-            },
+            false => Fraction { numerator: z, denominator: z + rest },
         }
     }
 }
 
 /// `r_i(x)` in units of `2^-40 / (W_p·W_q)`; at most 2^164 in all.
 #[derive(Debug)]
-struct BlockResidual {
-    alpha: u64,
+pub(crate) struct BlockResidual {
     ids: Vec<u32>,
     weights: Vec<U256>,
     total: U256,
@@ -130,23 +110,15 @@ struct BlockResidual {
 }
 
 impl BlockResidual {
-    fn new(alpha: u64, p: &Dist, q: &Dist) -> Self {
+    pub(crate) fn new(alpha: u64, p: &Dist, q: &Dist) -> Self {
         let unit = U256::from(u128::from(p.total()) * u128::from(q.total()));
-        let mut residual = Self {
-            alpha,
-            ids: Vec::new(),
-            weights: Vec::new(),
-            total: U256::ZERO,
-            unit,
-        };
+        let mut residual =
+            Self { alpha, ids: Vec::new(), weights: Vec::new(), total: U256::ZERO, unit };
         let mut q_weights = Cursor::new(q);
         // Where p has no weight, r is 0.
         for (x, p_x) in p.support() {
-            let Ratio {
-                numerator,
-                denominator,
-                floor,
-            } = Ratio::new(alpha, p, q, p_x, q_weights.weight(x));
+            let Ratio { numerator, denominator, floor } =
+                Ratio::new(alpha, (p_x, p.total()), (q_weights.weight(x), q.total()));
             let weight = numerator - denominator * U256::from(floor);
             if !weight.is_zero() {
                 residual.ids.push(x.0);
@@ -155,11 +127,6 @@ impl BlockResidual {
             }
         }
         residual
-    }
-
-    /// `α_{i+1}` of the drafted token.
-    fn next_alpha(&self, p: &Dist, q: &Dist, x: Token) -> u64 {
-        Ratio::new(self.alpha, p, q, p.weight(x), q.weight(x)).floor
     }
 }
 
@@ -171,9 +138,9 @@ struct Ratio {
 }
 
 impl Ratio {
-    fn new(alpha: u64, p: &Dist, q: &Dist, p_x: u64, q_x: u64) -> Self {
-        let a = u128::from(p_x) * u128::from(q.total());
-        let b = u128::from(q_x) * u128::from(p.total());
+    fn new(alpha: u64, (p_x, p_total): (u64, u64), (q_x, q_total): (u64, u64)) -> Self {
+        let a = u128::from(p_x) * u128::from(q_total);
+        let b = u128::from(q_x) * u128::from(p_total);
         let numerator = U256::from(a) * U256::from(alpha);
         let denominator = U256::from(b);
         let floor = if b == 0 {
@@ -189,11 +156,7 @@ impl Ratio {
             (quotient * (1.0 - 2f64.powi(-48))) as u64
         };
         debug_assert!(denominator * U256::from(floor) <= numerator);
-        Self {
-            numerator,
-            denominator,
-            floor,
-        }
+        Self { numerator, denominator, floor }
     }
 }
 

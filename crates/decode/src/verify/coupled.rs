@@ -19,11 +19,7 @@ impl Verifier for Coupled {
     }
 
     fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Result<Verdict, Error> {
-        let Block {
-            proposals,
-            target,
-            round,
-        } = *block;
+        let Block { proposals, target, round } = *block;
         let mut laws = Vec::with_capacity(proposals.len() + 1);
         loop {
             let i = laws.len();
@@ -33,20 +29,10 @@ impl Verifier for Coupled {
             match proposals.get(i) {
                 Some(proposal) if proposal.token() == next => {}
                 Some(_) => {
-                    return Ok(Verdict {
-                        accepted: i,
-                        next,
-                        origin: Origin::Residual,
-                        laws,
-                    });
+                    return Ok(Verdict { accepted: i, next, origin: Origin::Residual, laws });
                 }
                 None => {
-                    return Ok(Verdict {
-                        accepted: i,
-                        next,
-                        origin: Origin::Bonus,
-                        laws,
-                    });
+                    return Ok(Verdict { accepted: i, next, origin: Origin::Bonus, laws });
                 }
             }
         }

@@ -23,11 +23,7 @@ impl Verifier for Rejection {
     }
 
     fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Result<Verdict, Error> {
-        let Block {
-            proposals,
-            target,
-            round,
-        } = *block;
+        let Block { proposals, target, round } = *block;
         let mut laws = Vec::with_capacity(proposals.len() + 1);
         for (i, proposal) in proposals.iter().enumerate() {
             let (x, q) = (proposal.token(), proposal.q());
@@ -36,12 +32,7 @@ impl Verifier for Rejection {
                 let r = residual(&p, q).expect("after a rejection p differs from q");
                 let next = noise.draw(round.key(i, Lane::Residual), &r);
                 laws.push(p);
-                return Ok(Verdict {
-                    accepted: i,
-                    next,
-                    origin: Origin::Residual,
-                    laws,
-                });
+                return Ok(Verdict { accepted: i, next, origin: Origin::Residual, laws });
             }
             laws.push(p);
         }
@@ -49,11 +40,6 @@ impl Verifier for Rejection {
         let p = target.law(gamma)?;
         let next = noise.draw(round.key(gamma, Lane::Bonus), &p);
         laws.push(p);
-        Ok(Verdict {
-            accepted: gamma,
-            next,
-            origin: Origin::Bonus,
-            laws,
-        })
+        Ok(Verdict { accepted: gamma, next, origin: Origin::Bonus, laws })
     }
 }

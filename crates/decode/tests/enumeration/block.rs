@@ -25,11 +25,8 @@ pub(crate) struct PaperBlock {
     pub(crate) token_acceptance: bool,
 }
 
-pub(crate) const RIGHT: PaperBlock = PaperBlock {
-    shared_coin: false,
-    token_residual: false,
-    token_acceptance: false,
-};
+pub(crate) const RIGHT: PaperBlock =
+    PaperBlock { shared_coin: false, token_residual: false, token_acceptance: false };
 
 fn p_of(law: &Dist, token: Token) -> BigRational {
     BigRational::new(law.weight(token).into(), law.total().into())
@@ -37,10 +34,7 @@ fn p_of(law: &Dist, token: Token) -> BigRational {
 
 fn fraction(value: &BigRational) -> Fraction {
     let wide = |n: &BigInt| n.to_string().parse::<U256>().expect("small tables");
-    Fraction {
-        numerator: wide(value.numer()),
-        denominator: wide(value.denom()),
-    }
+    Fraction { numerator: wide(value.numer()), denominator: wide(value.denom()) }
 }
 
 /// max(0, scale·p − q) as a law, and its mass.
@@ -49,25 +43,12 @@ fn residual(scale: &BigRational, p: &Dist, q: &Dist) -> (BigRational, Option<Dis
         .map(Token::at)
         .map(|x| (scale * p_of(p, x) - p_of(q, x)).max(BigRational::zero()))
         .collect();
-    let unit = excess
-        .iter()
-        .fold(BigInt::one(), |unit, r| unit.lcm(r.denom()));
-    let weights: Vec<BigInt> = excess
-        .iter()
-        .map(|r| r.numer() * (&unit / r.denom()))
-        .collect();
-    let divisor = weights
-        .iter()
-        .fold(BigInt::zero(), |divisor, weight| divisor.gcd(weight));
+    let unit = excess.iter().fold(BigInt::one(), |unit, r| unit.lcm(r.denom()));
+    let weights: Vec<BigInt> = excess.iter().map(|r| r.numer() * (&unit / r.denom())).collect();
+    let divisor = weights.iter().fold(BigInt::zero(), |divisor, weight| divisor.gcd(weight));
     let weights = weights
         .iter()
-        .map(|weight| {
-            if divisor.is_zero() {
-                weight.clone()
-            } else {
-                weight / &divisor
-            }
-        })
+        .map(|weight| if divisor.is_zero() { weight.clone() } else { weight / &divisor })
         .map(|weight| u64::try_from(weight).expect("small tables"))
         .collect();
     (excess.iter().sum(), Dist::dense(weights).ok())
@@ -79,15 +60,9 @@ impl Verifier for PaperBlock {
     }
 
     fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Result<Verdict, Error> {
-        let Block {
-            proposals,
-            target,
-            round,
-        } = *block;
+        let Block { proposals, target, round } = *block;
         let gamma = proposals.len();
-        let laws: Vec<Dist> = (0..=gamma)
-            .map(|i| target.law(i))
-            .collect::<Result<_, _>>()?;
+        let laws: Vec<Dist> = (0..=gamma).map(|i| target.law(i)).collect::<Result<_, _>>()?;
         let one = BigRational::one();
         let mut alpha = vec![one.clone()];
         for (i, proposal) in proposals.iter().enumerate() {
@@ -101,11 +76,7 @@ impl Verifier for PaperBlock {
             }
             let (z, _) = residual(&alpha[i], &laws[i], proposals[i].q());
             let whole = &z + &one - &alpha[i];
-            if whole.is_zero() {
-                one.clone()
-            } else {
-                z / whole
-            }
+            if whole.is_zero() { one.clone() } else { z / whole }
         };
         let tau = if self.token_acceptance {
             let ratio = |i: usize| {
@@ -126,40 +97,21 @@ impl Verifier for PaperBlock {
                         let rest = &one - &above;
                         let more = (&chance - &above).max(BigRational::zero());
                         above = above.clone().max(chance);
-                        chance = if rest.is_zero() {
-                            one.clone()
-                        } else {
-                            more / rest
-                        };
+                        chance = if rest.is_zero() { one.clone() } else { more / rest };
                     }
                     noise.decide(round.key(i, Lane::Accept), fraction(&chance))
                 })
                 .expect("h_0 = 1")
         };
         let (next, origin) = if tau == gamma {
-            (
-                noise.draw(round.key(tau, Lane::Bonus), &laws[tau]),
-                Origin::Bonus,
-            )
+            (noise.draw(round.key(tau, Lane::Bonus), &laws[tau]), Origin::Bonus)
         } else {
-            let scale = if self.token_residual {
-                &one
-            } else {
-                &alpha[tau]
-            };
+            let scale = if self.token_residual { &one } else { &alpha[tau] };
             let law = residual(scale, &laws[tau], proposals[tau].q()).1;
             // The mutants may stop where nothing is left; the target's law is what engines then take.
             let law = law.unwrap_or_else(|| laws[tau].clone());
-            (
-                noise.draw(round.key(tau, Lane::Residual), &law as &dyn Law),
-                Origin::Residual,
-            )
+            (noise.draw(round.key(tau, Lane::Residual), &law as &dyn Law), Origin::Residual)
         };
-        Ok(Verdict {
-            accepted: tau,
-            next,
-            origin,
-            laws: laws[..=tau].to_vec(),
-        })
+        Ok(Verdict { accepted: tau, next, origin, laws: laws[..=tau].to_vec() })
     }
 }

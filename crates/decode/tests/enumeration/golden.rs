@@ -52,18 +52,10 @@ impl Table {
     fn new(rows: &BTreeMap<String, Vec<f64>>) -> Self {
         let law = |row: &Vec<f64>| {
             let weights: Vec<u64> = row.iter().map(|p| (p * 64.0) as u64).collect();
-            assert!(
-                row.iter()
-                    .zip(&weights)
-                    .all(|(p, w)| *p == *w as f64 / 64.0)
-            );
+            assert!(row.iter().zip(&weights).all(|(p, w)| *p == *w as f64 / 64.0));
             Dist::dense(weights).expect("a row of the table")
         };
-        Self(
-            rows.iter()
-                .map(|(prefix, row)| (parse(prefix), law(row)))
-                .collect(),
-        )
+        Self(rows.iter().map(|(prefix, row)| (parse(prefix), law(row))).collect())
     }
 }
 
@@ -88,10 +80,7 @@ impl TargetLaws for Along<'_> {
 /// The law of (tokens of one block, accepted count).
 fn block_law(case: &Case, verifier: &dyn Verifier) -> Exact<(Vec<Token>, usize)> {
     let (p, q) = (Table::new(&case.p), Table::new(&case.q));
-    let round = RoundNoise {
-        seed: Seed::default(),
-        round_start: 1,
-    };
+    let round = RoundNoise { seed: Seed::default(), round_start: 1 };
     enumerate(|noise| {
         let noise: &mut dyn Noise = noise;
         let mut drafted = Vec::new();
@@ -102,11 +91,7 @@ fn block_law(case: &Case, verifier: &dyn Verifier) -> Exact<(Vec<Token>, usize)>
             proposals.push(proposal);
         }
         let target = Along { table: &p, drafted };
-        let block = Block {
-            proposals: &proposals,
-            target: &target,
-            round,
-        };
+        let block = Block { proposals: &proposals, target: &target, round };
         let verdict = verifier.verify(&block, noise).expect("table laws");
         let mut emitted = target.drafted[..verdict.accepted].to_vec();
         emitted.push(verdict.next);
@@ -118,10 +103,8 @@ fn block_law(case: &Case, verifier: &dyn Verifier) -> Exact<(Vec<Token>, usize)>
 fn joint(case: &Case, blocks: &Exact<(Vec<Token>, usize)>) -> Exact<Vec<Token>> {
     let p = Table::new(&case.p);
     let mut law = Exact::new();
-    let mut open: Vec<(Vec<Token>, BigRational)> = blocks
-        .iter()
-        .map(|((tokens, _), share)| (tokens.clone(), share.clone()))
-        .collect();
+    let mut open: Vec<(Vec<Token>, BigRational)> =
+        blocks.iter().map(|((tokens, _), share)| (tokens.clone(), share.clone())).collect();
     while let Some((tokens, share)) = open.pop() {
         if tokens.len() == case.gamma + 1 {
             *law.entry(tokens).or_insert_with(zero) += share;
@@ -138,26 +121,16 @@ fn joint(case: &Case, blocks: &Exact<(Vec<Token>, usize)>) -> Exact<Vec<Token>> 
 
 /// The target's own joint law of gamma + 1 tokens: exact, and the file's figures up to rounding.
 fn target_joint(case: &Case) -> Exact<Vec<Token>> {
-    let law = joint(
-        case,
-        &Exact::from([((Vec::new(), 0), BigRational::from_integer(1.into()))]),
-    );
+    let law = joint(case, &Exact::from([((Vec::new(), 0), BigRational::from_integer(1.into()))]));
     for (text, expected) in &case.target_joint {
         let found = law[&parse(text)].to_f64().expect("a probability");
-        assert!(
-            (found - expected).abs() < 1e-12,
-            "{text}: {found} {expected}"
-        );
+        assert!((found - expected).abs() < 1e-12, "{text}: {found} {expected}");
     }
     law
 }
 
 fn check(case: &Case, name: &str, verifier: &dyn Verifier) {
-    let Expected {
-        tv,
-        mean_accepted,
-        tau,
-    } = &case.algos[name];
+    let Expected { tv, mean_accepted, tau } = &case.algos[name];
     let blocks = block_law(case, verifier);
     assert_is_law(&blocks);
     let mut accepted = vec![zero(); case.gamma + 1];
@@ -167,10 +140,7 @@ fn check(case: &Case, name: &str, verifier: &dyn Verifier) {
     for (found, expected) in accepted.iter().zip(tau) {
         let found = found.to_f64().expect("a probability");
         // `BlockRule` rounds α down to multiples of 2^-40, which costs that much acceptance a token.
-        assert!(
-            (found - expected).abs() < 1e-11,
-            "{name}: P(tau) {found} {expected}"
-        );
+        assert!((found - expected).abs() < 1e-11, "{name}: P(tau) {found} {expected}");
     }
     let mean: BigRational = accepted
         .iter()
@@ -178,10 +148,7 @@ fn check(case: &Case, name: &str, verifier: &dyn Verifier) {
         .map(|(n, share)| BigRational::from_integer(n.into()) * share)
         .sum();
     let mean = mean.to_f64().expect("a mean");
-    assert!(
-        (mean - mean_accepted).abs() < 1e-11,
-        "{name}: E[tau] {mean} {mean_accepted}"
-    );
+    assert!((mean - mean_accepted).abs() < 1e-11, "{name}: E[tau] {mean} {mean_accepted}");
     let distance = distance(&joint(case, &blocks), &target_joint(case));
     if name.ends_with("_WRONG") {
         let distance = distance.to_f64().expect("a distance");
@@ -202,15 +169,9 @@ fn golden_laws_and_accepted_counts() {
         check(case, "token_resid_p_WRONG", &mutants::RULES[2]);
         check(case, "block", &BlockRule);
         check(case, "block", &block::RIGHT);
-        let shared_coin = PaperBlock {
-            shared_coin: true,
-            ..block::RIGHT
-        };
+        let shared_coin = PaperBlock { shared_coin: true, ..block::RIGHT };
         check(case, "block_shared_eta_WRONG", &shared_coin);
-        let token_residual = PaperBlock {
-            token_residual: true,
-            ..block::RIGHT
-        };
+        let token_residual = PaperBlock { token_residual: true, ..block::RIGHT };
         check(case, "block_std_residual_WRONG", &token_residual);
     }
 }
@@ -229,19 +190,12 @@ impl TargetLaws for Everywhere {
 fn mean_accepted(p: &[u64], q: &[u64], gamma: usize, verifier: &dyn Verifier) -> BigRational {
     let law = |weights: &[u64]| Dist::dense(weights.to_vec()).expect("a law");
     let (target, q) = (Everywhere(law(p)), law(q));
-    let round = RoundNoise {
-        seed: Seed::default(),
-        round_start: 1,
-    };
+    let round = RoundNoise { seed: Seed::default(), round_start: 1 };
     let accepted = enumerate(|noise| {
         let noise: &mut dyn Noise = noise;
         let draw = |offset| Proposal::draw(q.clone(), round, offset, noise);
         let proposals: Vec<Proposal> = (0..gamma).map(draw).collect();
-        let block = Block {
-            proposals: &proposals,
-            target: &target,
-            round,
-        };
+        let block = Block { proposals: &proposals, target: &target, round };
         verifier.verify(&block, noise).expect("table laws").accepted
     });
     let times = |(count, share): (&usize, &BigRational)| share * BigInt::from(*count);
@@ -253,10 +207,8 @@ fn mean_accepted(p: &[u64], q: &[u64], gamma: usize, verifier: &dyn Verifier) ->
 #[test]
 fn block_accepts_more_than_token_by_token() {
     let ratio = |n: i64, d: i64| BigRational::new(n.into(), d.into());
-    for (gamma, block, token) in [
-        (2, ratio(11, 9), ratio(10, 9)),
-        (3, ratio(5, 3), ratio(38, 27)),
-    ] {
+    for (gamma, block, token) in [(2, ratio(11, 9), ratio(10, 9)), (3, ratio(5, 3), ratio(38, 27))]
+    {
         assert_eq!(mean_accepted(&[1, 2], &[2, 1], gamma, &Rejection), token);
         assert_eq!(mean_accepted(&[1, 2], &[2, 1], gamma, &block::RIGHT), block);
         // α in multiples of 2^-40, rounded down.

@@ -33,41 +33,11 @@ fn settings() -> Vec<(&'static str, Settings)> {
     let plain = Settings::default;
     vec![
         ("temperature 1", plain()),
-        (
-            "temperature 0.6",
-            Settings {
-                temperature: 0.6,
-                ..plain()
-            },
-        ),
-        (
-            "temperature 0",
-            Settings {
-                temperature: 0.0,
-                ..plain()
-            },
-        ),
-        (
-            "top-k 2",
-            Settings {
-                top_k: 2,
-                ..plain()
-            },
-        ),
-        (
-            "top-p 0.8",
-            Settings {
-                top_p: "0.8".parse().expect("a decimal"),
-                ..plain()
-            },
-        ),
-        (
-            "min-p 0.2",
-            Settings {
-                min_p: "0.2".parse().expect("a decimal"),
-                ..plain()
-            },
-        ),
+        ("temperature 0.6", Settings { temperature: 0.6, ..plain() }),
+        ("temperature 0", Settings { temperature: 0.0, ..plain() }),
+        ("top-k 2", Settings { top_k: 2, ..plain() }),
+        ("top-p 0.8", Settings { top_p: "0.8".parse().expect("a decimal"), ..plain() }),
+        ("min-p 0.2", Settings { min_p: "0.2".parse().expect("a decimal"), ..plain() }),
     ]
 }
 
@@ -76,11 +46,7 @@ fn sampler(settings: Settings, vocab: usize) -> Sampler {
 }
 
 fn limits(max_tokens: usize, gamma: usize) -> Limits {
-    Limits {
-        max_tokens,
-        draft_len: DraftLength::Fixed(gamma),
-        eos: tokens(&[3]),
-    }
+    Limits { max_tokens, draft_len: DraftLength::Fixed(gamma), eos: tokens(&[3]) }
 }
 
 /// What drafts in a case; each run gets a fresh one.
@@ -113,9 +79,7 @@ fn whole_runs(case: &Case<'_>, draft: Draft, count: &Cell<u64>) -> Exact<Vec<Tok
     enumerate(|noise| {
         count.set(count.get() + 1);
         draft.with(case.target, |drafter| {
-            case.run(&[], usize::MAX, drafter, noise)
-                .generated()
-                .to_vec()
+            case.run(&[], usize::MAX, drafter, noise).generated().to_vec()
         })
     })
 }
@@ -145,10 +109,7 @@ fn round_by_round(case: &Case<'_>, draft: Draft, count: &Cell<u64>) -> Exact<Vec
 
 /// The draft lengths of a grid: fixed ones, and `auto` under costs that make it stop at all places.
 fn lengths(gammas: RangeInclusive<usize>) -> Vec<(usize, DraftLength)> {
-    let auto = DraftLength::Auto(CostModel {
-        draft_step: 0.1,
-        row: 0.25,
-    });
+    let auto = DraftLength::Auto(CostModel { draft_step: 0.1, row: 0.25 });
     let longest = *gammas.end();
     gammas
         .map(|gamma| (gamma + 2, DraftLength::Fixed(gamma)))
@@ -171,11 +132,7 @@ fn assert_exact(
     for (name, settings) in settings() {
         let sampler = sampler(settings, VOCAB);
         for (max_tokens, draft_len) in lengths(gammas.clone()) {
-            let limits = Limits {
-                max_tokens,
-                draft_len,
-                eos: tokens(&[3]),
-            };
+            let limits = Limits { max_tokens, draft_len, eos: tokens(&[3]) };
             let case = Case {
                 target: &target,
                 verifier,
@@ -192,11 +149,7 @@ fn assert_exact(
             }
         }
     }
-    println!(
-        "{cases} cases, {} paths, {:?}: all laws equal",
-        count.get(),
-        start.elapsed()
-    );
+    println!("{cases} cases, {} paths, {:?}: all laws equal", count.get(), start.elapsed());
 }
 
 /// At least two rounds, EOS at every place of a block, caches that live through rejections.
@@ -248,25 +201,17 @@ fn pair_a(drafter: &mut dyn Drafter, verifier: &dyn Verifier) -> [f64; VOCAB] {
         verifier,
         sampler: &sampler(Settings::default(), VOCAB),
         prompt: &tokens(&[0]),
-        limits: &Limits {
-            max_tokens: 2,
-            draft_len: DraftLength::Fixed(1),
-            eos: Vec::new(),
-        },
+        limits: &Limits { max_tokens: 2, draft_len: DraftLength::Fixed(1), eos: Vec::new() },
     };
     let law = enumerate(|noise| case.run(&[], 1, drafter, noise).generated()[0]);
     assert_is_law(&law);
     std::array::from_fn(|id| {
-        law.get(&Token::at(id))
-            .map_or(0.0, |share| share.to_f64().expect("a probability"))
+        law.get(&Token::at(id)).map_or(0.0, |share| share.to_f64().expect("a probability"))
     })
 }
 
 fn close(found: [f64; VOCAB], expected: [f64; VOCAB]) -> bool {
-    found
-        .iter()
-        .zip(&expected)
-        .all(|(a, b)| (a - b).abs() < 6e-4)
+    found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 6e-4)
 }
 
 /// Each mutant is the fault it claims to be: its law on Pair A is the known fingerprint.
@@ -286,10 +231,7 @@ fn mutants_have_their_fingerprints() {
     let draft = constant([0.4, 0.3, 0.2, 0.1]);
     let mut seen = BTreeMap::new();
     for rule in mutants::RULES {
-        seen.insert(
-            rule.name,
-            pair_a(&mut ModelDrafter::new(&mut draft.clone()), &rule),
-        );
+        seen.insert(rule.name, pair_a(&mut ModelDrafter::new(&mut draft.clone()), &rule));
     }
     for mut drafter in mutants::drafters(&draft) {
         seen.insert(drafter.name, pair_a(&mut drafter, &Rejection));
@@ -326,18 +268,12 @@ fn every_mutant_is_rejected() {
         assert!(*law != expected, "{name} survives");
     };
     for rule in &mutants::RULES {
-        report(
-            rule.name,
-            &whole_runs(&case(rule), Draft::Model(77), &Cell::new(0)),
-        );
+        report(rule.name, &whole_runs(&case(rule), Draft::Model(77), &Cell::new(0)));
     }
     for drafter in mutants::drafters(&table(77)) {
         let law = enumerate(|noise| {
             let drafter = &mut drafter.clone();
-            case(&Rejection)
-                .run(&[], usize::MAX, drafter, noise)
-                .generated()
-                .to_vec()
+            case(&Rejection).run(&[], usize::MAX, drafter, noise).generated().to_vec()
         });
         report(drafter.name, &law);
     }
@@ -352,13 +288,7 @@ fn greedy_never_touches_the_noise() {
             let case = Case {
                 target: &target,
                 verifier: &Rejection,
-                sampler: &sampler(
-                    Settings {
-                        temperature: 0.0,
-                        ..Settings::default()
-                    },
-                    VOCAB,
-                ),
+                sampler: &sampler(Settings { temperature: 0.0, ..Settings::default() }, VOCAB),
                 prompt: &tokens(&[0]),
                 limits: &Limits {
                     max_tokens: 12,
@@ -367,9 +297,7 @@ fn greedy_never_touches_the_noise() {
                 },
             };
             draft.with(&target, |drafter| {
-                case.run(&[], usize::MAX, drafter, &mut Forbidden)
-                    .generated()
-                    .to_vec()
+                case.run(&[], usize::MAX, drafter, &mut Forbidden).generated().to_vec()
             })
         };
         let plain = text(Draft::None, 0);
@@ -388,19 +316,10 @@ fn some_rounds(target: &TableModel, draft: &TableModel, gamma: usize, rounds: us
         verifier: &Rejection,
         sampler: &sampler(Settings::default(), target.vocab()),
         prompt: &tokens(&[0]),
-        limits: &Limits {
-            max_tokens: 60,
-            draft_len: DraftLength::Fixed(gamma),
-            eos: Vec::new(),
-        },
+        limits: &Limits { max_tokens: 60, draft_len: DraftLength::Fixed(gamma), eos: Vec::new() },
     };
     let mut draft = draft.clone();
-    case.run(
-        &[],
-        rounds,
-        &mut ModelDrafter::new(&mut draft),
-        &mut Recorded::new(ChaCha),
-    )
+    case.run(&[], rounds, &mut ModelDrafter::new(&mut draft), &mut Recorded::new(ChaCha))
 }
 
 /// Twins accept all and emit one more, each round. Disjoint laws accept nothing and emit one token,
@@ -412,10 +331,7 @@ fn twins_accept_all_and_strangers_nothing() {
         assert_eq!(session.stats().tokens, 3 * (gamma as u64 + 1));
         assert_eq!(session.stats().alpha(), Some(1.0));
 
-        let (low, high) = (
-            constant([0.5, 0.5, 0.0, 0.0]),
-            constant([0.0, 0.0, 0.5, 0.5]),
-        );
+        let (low, high) = (constant([0.5, 0.5, 0.0, 0.0]), constant([0.0, 0.0, 0.5, 0.5]));
         let session = some_rounds(&low, &high, gamma, 9);
         assert_eq!((session.stats().tokens, session.stats().accepted), (9, 0));
         assert!(session.generated().iter().all(|token| token.0 < 2));
@@ -456,11 +372,7 @@ fn coupled_text_does_not_depend_on_the_draft() {
                     verifier: &Coupled,
                     sampler: &sampler(settings.clone(), VOCAB),
                     prompt: &tokens(&[0]),
-                    limits: &Limits {
-                        max_tokens: 20,
-                        draft_len,
-                        eos: tokens(&[3]),
-                    },
+                    limits: &Limits { max_tokens: 20, draft_len, eos: tokens(&[3]) },
                 };
                 let run =
                     |drafter: &mut dyn Drafter| case.run(&[], usize::MAX, drafter, &mut ChaCha);
@@ -485,8 +397,5 @@ fn coupled_text_does_not_depend_on_the_draft() {
             }
         }
     }
-    assert!(
-        accepted > 1_000,
-        "only {accepted} drafted tokens were ever accepted"
-    );
+    assert!(accepted > 1_000, "only {accepted} drafted tokens were ever accepted");
 }

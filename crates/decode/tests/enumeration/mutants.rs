@@ -34,11 +34,7 @@ impl Verifier for Rule {
     }
 
     fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Result<Verdict, Error> {
-        let Block {
-            proposals,
-            target,
-            round,
-        } = *block;
+        let Block { proposals, target, round } = *block;
         let mut laws = Vec::new();
         for (i, proposal) in proposals.iter().enumerate() {
             let (x, q) = (proposal.token(), proposal.q());
@@ -47,23 +43,13 @@ impl Verifier for Rule {
             if !noise.decide(round.key(i, Lane::Accept), (self.accept)(p, q, x)) {
                 let law = (self.replace)(p, q, x);
                 let next = noise.draw(round.key(i, Lane::Residual), law.as_ref());
-                return Ok(Verdict {
-                    accepted: i,
-                    next,
-                    origin: Origin::Residual,
-                    laws,
-                });
+                return Ok(Verdict { accepted: i, next, origin: Origin::Residual, laws });
             }
         }
         let gamma = proposals.len();
         laws.push(target.law(gamma)?);
         let next = noise.draw(round.key(gamma, Lane::Bonus), &laws[gamma]);
-        Ok(Verdict {
-            accepted: gamma,
-            next,
-            origin: Origin::Bonus,
-            laws,
-        })
+        Ok(Verdict { accepted: gamma, next, origin: Origin::Bonus, laws })
     }
 }
 
@@ -93,13 +79,8 @@ impl Drafter for TableDrafter {
             let mut draft = Draft::default();
             let mut tokens = request.prefix.tokens.to_vec();
             for offset in 0..request.limit {
-                let prefix = Prefix {
-                    tokens: &tokens,
-                    ..request.prefix
-                };
-                let q = sampler
-                    .law(prefix, self.table.logits(&tokens))
-                    .expect("a law");
+                let prefix = Prefix { tokens: &tokens, ..request.prefix };
+                let q = sampler.law(prefix, self.table.logits(&tokens)).expect("a law");
                 let Some(proposal) = (self.propose)(q, request.round, offset, noise) else {
                     break;
                 };
@@ -124,9 +105,7 @@ fn right_residual(p: &Dist, q: &Dist, _: Token) -> Box<dyn Law> {
 }
 
 fn without(p: &Dist, x: Token) -> Dist {
-    let weights = (0..p.vocab())
-        .map(Token::at)
-        .map(|t| if t == x { 0 } else { p.weight(t) });
+    let weights = (0..p.vocab()).map(Token::at).map(|t| if t == x { 0 } else { p.weight(t) });
     Dist::dense(weights.collect()).unwrap_or_else(|_| p.clone())
 }
 
@@ -144,19 +123,12 @@ fn two_chances(p: &Dist, q: &Dist, x: Token) -> Fraction {
     let ratio = acceptance(p, q, x);
     let (a, b) = (ratio.numerator.min(ratio.denominator), ratio.denominator);
     let (same, total) = (U256::from(p.weight(x)), U256::from(p.total()));
-    Fraction {
-        numerator: same * b + (total - same) * a,
-        denominator: total * b,
-    }
+    Fraction { numerator: same * b + (total - same) * a, denominator: total * b }
 }
 
 /// F1, F2, F3, F5, F8, F12: a wrong rule in the verifier.
 pub(crate) const RULES: [Rule; 6] = [
-    Rule {
-        name: "F1 all accepted",
-        accept: |_, _, _| certain(),
-        replace: right_residual,
-    },
+    Rule { name: "F1 all accepted", accept: |_, _, _| certain(), replace: right_residual },
     Rule {
         name: "F2 residual through softmax",
         accept: acceptance,
@@ -172,21 +144,14 @@ pub(crate) const RULES: [Rule; 6] = [
         accept: acceptance,
         replace: |p, _, x| Box::new(without(p, x)),
     },
-    Rule {
-        name: "F8 same token or ratio",
-        accept: two_chances,
-        replace: right_residual,
-    },
+    Rule { name: "F8 same token or ratio", accept: two_chances, replace: right_residual },
     Rule {
         name: "F12 ratio upside down",
         accept: |p, q, x| {
             let ratio = acceptance(p, q, x);
             match ratio.numerator.is_zero() {
                 true => certain(),
-                false => Fraction {
-                    numerator: ratio.denominator,
-                    denominator: ratio.numerator,
-                },
+                false => Fraction { numerator: ratio.denominator, denominator: ratio.numerator },
             }
         },
         replace: right_residual,
@@ -194,12 +159,7 @@ pub(crate) const RULES: [Rule; 6] = [
 ];
 
 fn heaviest(q: &Dist) -> Token {
-    q.support()
-        .fold(
-            (Token(0), 0),
-            |best, (t, w)| if w > best.1 { (t, w) } else { best },
-        )
-        .0
+    q.support().fold((Token(0), 0), |best, (t, w)| if w > best.1 { (t, w) } else { best }).0
 }
 
 fn top_two(q: &Dist) -> Dist {
@@ -207,39 +167,23 @@ fn top_two(q: &Dist) -> Dist {
     let rest = without(q, first);
     let second = heaviest(&rest);
     let keep = |t: Token| {
-        if t == first || t == second {
-            q.weight(t)
-        } else {
-            0
-        }
+        if t == first || t == second { q.weight(t) } else { 0 }
     };
     Dist::dense((0..q.vocab()).map(Token::at).map(keep).collect()).expect("two tokens")
 }
 
 /// F4, F6, F7: a draft that is not drawn from the law it reports.
 pub(crate) fn drafters(table: &TableModel) -> [TableDrafter; 3] {
-    let of = |name, propose| TableDrafter {
-        name,
-        table: table.clone(),
-        propose,
-    };
+    let of = |name, propose| TableDrafter { name, table: table.clone(), propose };
     [
-        of("F4 arg-max under a softmax q", |q, _, _, _| {
-            Some(forge(heaviest(&q), q))
+        of("F4 arg-max under a softmax q", |q, _, _, _| Some(forge(heaviest(&q), q))),
+        of("F6 drawn from the top two, whole q reported", |q, round, offset, noise| {
+            let drawn = Proposal::draw(top_two(&q), round, offset, noise);
+            Some(forge(drawn.token(), q))
         }),
-        of(
-            "F6 drawn from the top two, whole q reported",
-            |q, round, offset, noise| {
-                let drawn = Proposal::draw(top_two(&q), round, offset, noise);
-                Some(forge(drawn.token(), q))
-            },
-        ),
-        of(
-            "F7 unlikely draft thrown away",
-            |q, round, offset, noise| {
-                let drawn = Proposal::draw(q, round, offset, noise);
-                (drawn.q().probability(drawn.token()) >= 0.25).then_some(drawn)
-            },
-        ),
+        of("F7 unlikely draft thrown away", |q, round, offset, noise| {
+            let drawn = Proposal::draw(q, round, offset, noise);
+            (drawn.q().probability(drawn.token()) >= 0.25).then_some(drawn)
+        }),
     ]
 }

@@ -26,10 +26,8 @@ pub(crate) fn enumerate<T: Ord>(mut run: impl FnMut(&mut Paths) -> T) -> Exact<T
     loop {
         paths.depth = 0;
         let outcome = run(&mut paths);
-        let probability: BigRational = paths.choices[..paths.depth]
-            .iter()
-            .map(Choice::probability)
-            .product();
+        let probability: BigRational =
+            paths.choices[..paths.depth].iter().map(Choice::probability).product();
         *law.entry(outcome).or_insert_with(zero) += probability;
         if !paths.advance() {
             return law;
@@ -48,10 +46,7 @@ pub(crate) fn distance<T: Ord>(a: &Exact<T>, b: &Exact<T>) -> BigRational {
     let zero = zero();
     let of = |law: &Exact<T>, outcome: &T| law.get(outcome).unwrap_or(&zero).clone();
     let excess = |from: &Exact<T>, to: &Exact<T>| -> BigRational {
-        from.keys()
-            .map(|key| of(from, key) - of(to, key))
-            .filter(|d| *d > zero)
-            .sum()
+        from.keys().map(|key| of(from, key) - of(to, key)).filter(|d| *d > zero).sum()
     };
     // Both sum to 1, so the excess of either over the other is the same; taking the larger also
     // catches laws that do not.
@@ -87,11 +82,7 @@ impl Choice {
 
 impl Paths {
     fn advance(&mut self) -> bool {
-        assert_eq!(
-            self.depth,
-            self.choices.len(),
-            "a run does not depend on its choices alone"
-        );
+        assert_eq!(self.depth, self.choices.len(), "a run does not depend on its choices alone");
         while let Some(last) = self.choices.last_mut() {
             last.taken += 1;
             if last.taken < last.options.len() {
@@ -112,18 +103,10 @@ impl Paths {
             // Fresh noise is what this walk takes for granted; a key spent twice breaks it.
             let spent = self.choices.iter().any(|choice| choice.key == key);
             assert!(!spent, "noise was asked for twice: {key}");
-            self.choices.push(Choice {
-                key,
-                options,
-                total,
-                taken: 0,
-            });
+            self.choices.push(Choice { key, options, total, taken: 0 });
         }
         let choice = &self.choices[self.depth];
-        assert_eq!(
-            choice.key, key,
-            "a run does not depend on its choices alone"
-        );
+        assert_eq!(choice.key, key, "a run does not depend on its choices alone");
         self.depth += 1;
         choice.options[choice.taken].1
     }
@@ -138,10 +121,7 @@ impl Noise for Paths {
         let token = self.choose(key, || {
             let heads = big(probability.numerator);
             let total = big(probability.denominator);
-            (
-                vec![(heads.clone(), Token(1)), (&total - &heads, Token(0))],
-                total,
-            )
+            (vec![(heads.clone(), Token(1)), (&total - &heads, Token(0))], total)
         });
         token == Token(1)
     }

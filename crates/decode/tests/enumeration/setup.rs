@@ -21,15 +21,11 @@ pub(crate) const VOCAB: usize = 4;
 pub(crate) fn table(seed: u64) -> TableModel {
     TableModel::new(VOCAB, 64, 2, |last| {
         let mut state = last.iter().fold(seed, |hash, token| {
-            (hash ^ u64::from(token.0 + 1))
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .rotate_left(29)
+            (hash ^ u64::from(token.0 + 1)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
         });
         (0..VOCAB)
             .map(|_| {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 match state >> 60 {
                     0 => f32::NEG_INFINITY,
                     step => (step as f32 - 8.0) / 3.0,
@@ -65,21 +61,13 @@ impl Case<'_> {
         let mut open = vec![(self.prompt.to_vec(), BigRational::one())];
         while let Some((text, probability)) = open.pop() {
             let generated = &text[self.prompt.len()..];
-            let ended = generated
-                .last()
-                .is_some_and(|last| self.limits.eos.contains(last));
+            let ended = generated.last().is_some_and(|last| self.limits.eos.contains(last));
             if ended || generated.len() == self.limits.max_tokens {
                 *law.entry(generated.to_vec()).or_insert_with(zero) += probability;
                 continue;
             }
-            let prefix = Prefix {
-                tokens: &text,
-                prompt_len: self.prompt.len(),
-            };
-            let p = self
-                .sampler
-                .law(prefix, self.target.logits(&text))
-                .expect("a row has a law");
+            let prefix = Prefix { tokens: &text, prompt_len: self.prompt.len() };
+            let p = self.sampler.law(prefix, self.target.logits(&text)).expect("a row has a law");
             for (token, weight) in p.support() {
                 let share = BigRational::new(weight.into(), p.total().into());
                 open.push(([&text[..], &[token]].concat(), &probability * share));
@@ -106,12 +94,7 @@ impl Case<'_> {
             meter: &mut meter,
         };
         let limits = self.limits.clone();
-        let mut sessions = [Session::resume(
-            self.prompt,
-            generated,
-            Seed::default(),
-            limits,
-        )];
+        let mut sessions = [Session::resume(self.prompt, generated, Seed::default(), limits)];
         for _ in 0..rounds {
             if !round(&mut engine, &mut sessions, &mut ()).expect("table models do not fail") {
                 break;

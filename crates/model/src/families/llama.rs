@@ -33,12 +33,7 @@ pub(crate) fn parse(file: &str, raw: &Map<String, Value>) -> Result<TransformerC
         && !names.iter().any(|name| name == "LlamaForCausalLM")
     {
         let found = Value::from(names.clone());
-        return Err(Error::field(
-            file,
-            "architectures",
-            "[\"LlamaForCausalLM\"]",
-            found,
-        ));
+        return Err(Error::field(file, "architectures", "[\"LlamaForCausalLM\"]", found));
     }
     let llama: Llama = read(file, raw)?;
     if let Some(act) = &llama.hidden_act
@@ -80,23 +75,14 @@ fn rope(file: &str, raw: &Map<String, Value>) -> Result<RopeConfig, Error> {
     let new = layout(file, raw, "rope_parameters")?;
     let config = new.unwrap_or(hub.unwrap_or(PLAIN));
     let top = raw.get("rope_theta").filter(|theta| !theta.is_null());
-    let theta = top
-        .map(|theta| number(file, "rope_theta", theta))
-        .transpose()?;
-    let config = RopeConfig {
-        theta: config.theta.or(theta).unwrap_or(10_000.0),
-        scaling: config.scaling,
-    };
+    let theta = top.map(|theta| number(file, "rope_theta", theta)).transpose()?;
+    let config =
+        RopeConfig { theta: config.theta.or(theta).unwrap_or(10_000.0), scaling: config.scaling };
     if let (Some(hub), Some(new)) = (hub, new)
         && hub.scaling != new.scaling
     {
         let expected = format!("{:?} as in rope_parameters", new.scaling);
-        return Err(Error::field(
-            file,
-            "rope_scaling",
-            expected,
-            format!("{:?}", hub.scaling),
-        ));
+        return Err(Error::field(file, "rope_scaling", expected, format!("{:?}", hub.scaling)));
     }
     if let Some(theta) = theta
         && theta != config.theta
@@ -113,10 +99,7 @@ struct Layout {
     scaling: RopeScaling,
 }
 
-const PLAIN: Layout = Layout {
-    theta: None,
-    scaling: RopeScaling::None,
-};
+const PLAIN: Layout = Layout { theta: None, scaling: RopeScaling::None };
 
 fn layout(file: &str, raw: &Map<String, Value>, field: &str) -> Result<Option<Layout>, Error> {
     let parameters = match raw.get(field) {
@@ -129,19 +112,12 @@ fn layout(file: &str, raw: &Map<String, Value>, field: &str) -> Result<Option<La
     {
         return Err(Error::field(file, "partial_rotary_factor", "1", factor));
     }
-    let theta = parameters
-        .get("rope_theta")
-        .map(|theta| number(file, "rope_theta", theta));
-    Ok(Some(Layout {
-        theta: theta.transpose()?,
-        scaling: scaling(file, field, parameters)?,
-    }))
+    let theta = parameters.get("rope_theta").map(|theta| number(file, "rope_theta", theta));
+    Ok(Some(Layout { theta: theta.transpose()?, scaling: scaling(file, field, parameters)? }))
 }
 
 fn number(file: &str, field: &str, found: &Value) -> Result<f64, Error> {
-    found
-        .as_f64()
-        .ok_or_else(|| Error::field(file, field, "a number", found))
+    found.as_f64().ok_or_else(|| Error::field(file, field, "a number", found))
 }
 
 fn scaling(file: &str, field: &str, parameters: &Map<String, Value>) -> Result<RopeScaling, Error> {
@@ -149,23 +125,16 @@ fn scaling(file: &str, field: &str, parameters: &Map<String, Value>) -> Result<R
         let found = parameters.get(key).unwrap_or(&Value::Null);
         match found.as_f64() {
             Some(number) if number > 0.0 && number.is_finite() => Ok(number),
-            _ => Err(Error::field(
-                file,
-                &format!("{field}.{key}"),
-                "a positive number",
-                found,
-            )),
+            _ => Err(Error::field(file, &format!("{field}.{key}"), "a positive number", found)),
         }
     };
-    let kind = parameters
-        .get("rope_type")
-        .or_else(|| parameters.get("type"));
+    let kind = parameters.get("rope_type").or_else(|| parameters.get("type"));
     match kind.unwrap_or(&Value::Null) {
         Value::Null if !parameters.keys().any(|key| key != "rope_theta") => Ok(RopeScaling::None),
         Value::String(kind) if kind == "default" => Ok(RopeScaling::None),
-        Value::String(kind) if kind == "linear" => Ok(RopeScaling::Linear {
-            factor: positive("factor")?,
-        }),
+        Value::String(kind) if kind == "linear" => {
+            Ok(RopeScaling::Linear { factor: positive("factor")? })
+        }
         Value::String(kind) if kind == "llama3" => {
             let (low, high) = (positive("low_freq_factor")?, positive("high_freq_factor")?);
             if high <= low {
@@ -173,21 +142,11 @@ fn scaling(file: &str, field: &str, parameters: &Map<String, Value>) -> Result<R
                 return Err(Error::field(file, "high_freq_factor", expected, high));
             }
             let original = positive("original_max_position_embeddings")?;
-            Ok(RopeScaling::Llama3 {
-                factor: positive("factor")?,
-                low,
-                high,
-                original,
-            })
+            Ok(RopeScaling::Llama3 { factor: positive("factor")?, low, high, original })
         }
         found => {
             let expected = "\"default\", \"linear\" or \"llama3\"";
-            Err(Error::field(
-                file,
-                &format!("{field}.rope_type"),
-                expected,
-                found,
-            ))
+            Err(Error::field(file, &format!("{field}.rope_type"), expected, found))
         }
     }
 }

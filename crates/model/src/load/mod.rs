@@ -52,22 +52,14 @@ impl fmt::Display for WeightType {
 impl WeightType {
     /// Widens little-endian values to f32; every value of the narrow types has an exact f32.
     pub(crate) fn widen(self, bytes: &[u8]) -> Vec<f32> {
-        let pairs = || {
-            bytes
-                .chunks_exact(2)
-                .map(|b| u16::from_le_bytes([b[0], b[1]]))
-        };
+        let pairs = || bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
         match self {
             Self::F32 => bytes
                 .chunks_exact(4)
                 .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
                 .collect(),
-            Self::F16 => pairs()
-                .map(|bits| half::f16::from_bits(bits).to_f32())
-                .collect(),
-            Self::Bf16 => pairs()
-                .map(|bits| half::bf16::from_bits(bits).to_f32())
-                .collect(),
+            Self::F16 => pairs().map(|bits| half::f16::from_bits(bits).to_f32()).collect(),
+            Self::Bf16 => pairs().map(|bits| half::bf16::from_bits(bits).to_f32()).collect(),
         }
     }
 }
@@ -79,14 +71,8 @@ mod tests {
     #[test]
     fn widening_is_exact() {
         assert_eq!(WeightType::F32.widen(&1.5_f32.to_le_bytes()), [1.5]);
-        assert_eq!(
-            WeightType::Bf16.widen(&[0xC0, 0x3F, 0x80, 0xFF]),
-            [1.5, f32::NEG_INFINITY]
-        );
-        assert_eq!(
-            WeightType::F16.widen(&[0x00, 0x3E, 0x01, 0x00]),
-            [1.5, 2_f32.powi(-24)]
-        );
+        assert_eq!(WeightType::Bf16.widen(&[0xC0, 0x3F, 0x80, 0xFF]), [1.5, f32::NEG_INFINITY]);
+        assert_eq!(WeightType::F16.widen(&[0x00, 0x3E, 0x01, 0x00]), [1.5, 2_f32.powi(-24)]);
         assert!(WeightType::Bf16.widen(&[0xC0, 0x7F])[0].is_nan());
     }
 }

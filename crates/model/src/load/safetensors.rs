@@ -75,10 +75,7 @@ impl Checkpoint {
             checkpoint.add_indexed(source, &bytes)?;
         } else {
             let expected = format!("{SINGLE} or {INDEX}");
-            return Err(Error::Missing {
-                place: source.place(),
-                expected,
-            });
+            return Err(Error::Missing { place: source.place(), expected });
         }
         checkpoint.check(source, config)?;
         Ok(checkpoint)
@@ -113,11 +110,7 @@ impl Checkpoint {
                 return Err(tensor_error(&label, &name, "no other of this name", found));
             }
         }
-        self.shards.push(Shard {
-            label,
-            blob,
-            data_start: header_end,
-        });
+        self.shards.push(Shard { label, blob, data_start: header_end });
         Ok(())
     }
 
@@ -128,21 +121,12 @@ impl Checkpoint {
         let files: BTreeSet<&String> = index.weight_map.values().collect();
         if files.is_empty() || files.len() > MAX_SHARDS {
             let found = format!("{} shards", files.len());
-            return Err(Error::file(
-                &label,
-                format!("1 to {MAX_SHARDS} shards"),
-                found,
-            ));
+            return Err(Error::file(&label, format!("1 to {MAX_SHARDS} shards"), found));
         }
         for file in files {
             if !is_plain_name(file) {
                 let expected = "names of .safetensors files in the same folder";
-                return Err(Error::field(
-                    &label,
-                    "weight_map",
-                    expected,
-                    format!("{file:?}"),
-                ));
+                return Err(Error::field(&label, "weight_map", expected, format!("{file:?}")));
             }
             let blob = source.open(file)?.ok_or_else(|| Error::Missing {
                 place: source.place(),
@@ -151,10 +135,7 @@ impl Checkpoint {
             self.add_shard(source.label(file), blob)?;
         }
         for (name, file) in &index.weight_map {
-            let home = self
-                .tensors
-                .get(name)
-                .map(|entry| &self.shards[entry.shard].label);
+            let home = self.tensors.get(name).map(|entry| &self.shards[entry.shard].label);
             if home != Some(&source.label(file)) {
                 let found = home.map_or_else(|| "none".to_owned(), |home| format!("it in {home}"));
                 return Err(tensor_error(&label, name, format!("it in {file}"), found));
@@ -163,12 +144,7 @@ impl Checkpoint {
         let listed = |name: &&String| index.weight_map.contains_key(*name);
         if let Some(name) = self.tensors.keys().find(|name| !listed(name)) {
             let home = &self.shards[self.tensors[name].shard].label;
-            return Err(tensor_error(
-                home,
-                name,
-                format!("it listed in {INDEX}"),
-                "it not listed",
-            ));
+            return Err(tensor_error(home, name, format!("it listed in {INDEX}"), "it not listed"));
         }
         Ok(())
     }
@@ -185,12 +161,8 @@ impl Checkpoint {
             used.insert(name.to_owned());
             Ok(())
         })?;
-        let spare: Vec<String> = self
-            .tensors
-            .keys()
-            .filter(|name| !used.contains(*name))
-            .cloned()
-            .collect();
+        let spare: Vec<String> =
+            self.tensors.keys().filter(|name| !used.contains(*name)).cloned().collect();
         for name in spare {
             if name == HEAD && config.tied_head {
                 self.check_tied(config)?;
@@ -227,12 +199,7 @@ impl Checkpoint {
         place: &str,
     ) -> Result<(&Entry, WeightType), Error> {
         let Some(entry) = self.tensors.get(name) else {
-            return Err(tensor_error(
-                place,
-                name,
-                format!("shape {shape:?}"),
-                "no such tensor",
-            ));
+            return Err(tensor_error(place, name, format!("shape {shape:?}"), "no such tensor"));
         };
         let home = &self.shards[entry.shard].label;
         if entry.shape != shape {
@@ -288,20 +255,12 @@ fn read_header(label: &str, blob: &mut Blob) -> Result<(u64, Metadata), Error> {
     let bytes = blob.read(8, header as usize)?;
     let metadata: Metadata =
         serde_json::from_slice(&bytes).map_err(|source| Error::json(label, source))?;
-    let data = metadata
-        .tensors()
-        .values()
-        .map(|info| info.data_offsets.1 as u64)
-        .max();
+    let data = metadata.tensors().values().map(|info| info.data_offsets.1 as u64).max();
     let expected = data.unwrap_or(0);
     let found = len - 8 - header;
     if expected != found {
         let found = format!("{found} bytes");
-        return Err(Error::file(
-            label,
-            format!("{expected} bytes of tensor data"),
-            found,
-        ));
+        return Err(Error::file(label, format!("{expected} bytes of tensor data"), found));
     }
     Ok((8 + header, metadata))
 }
@@ -310,9 +269,7 @@ fn read_header(label: &str, blob: &mut Blob) -> Result<(u64, Metadata), Error> {
 fn is_plain_name(file: &str) -> bool {
     file.ends_with(".safetensors")
         && !file.starts_with('.')
-        && file
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+        && file.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
 }
 
 /// Buffers that old checkpoints carry and that the configuration determines.
@@ -340,11 +297,7 @@ mod tests {
 
     #[test]
     fn names_that_lead_elsewhere_are_not_plain() {
-        for name in [
-            "model.safetensors",
-            "model-00001-of-00002.safetensors",
-            "a_b.safetensors",
-        ] {
+        for name in ["model.safetensors", "model-00001-of-00002.safetensors", "a_b.safetensors"] {
             assert!(is_plain_name(name), "{name}");
         }
         for name in [

@@ -74,10 +74,7 @@ impl Source {
 }
 
 fn open_file(path: &Path) -> Result<Option<Blob>, Error> {
-    let failed = |source| Error::Io {
-        path: path.into(),
-        source,
-    };
+    let failed = |source| Error::Io { path: path.into(), source };
     let kind = match fs::metadata(path) {
         Ok(metadata) => metadata.file_type(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -85,20 +82,12 @@ fn open_file(path: &Path) -> Result<Option<Blob>, Error> {
     };
     // Opening a pipe would wait for a writer, and a device has no length.
     if !kind.is_file() {
-        let found = if kind.is_dir() {
-            "a folder"
-        } else {
-            "a special file"
-        };
+        let found = if kind.is_dir() { "a folder" } else { "a special file" };
         return Err(Error::file(&path.display().to_string(), "a file", found));
     }
     let file = File::open(path).map_err(failed)?;
     let len = file.metadata().map_err(failed)?.len();
-    Ok(Some(Blob::File {
-        path: path.into(),
-        file,
-        len,
-    }))
+    Ok(Some(Blob::File { path: path.into(), file, len }))
 }
 
 /// An open file that is read in pieces.
@@ -123,10 +112,7 @@ impl Blob {
                 let mut bytes = vec![0; count];
                 file.seek(SeekFrom::Start(offset))
                     .and_then(|_| file.read_exact(&mut bytes))
-                    .map_err(|source| Error::Io {
-                        path: path.clone(),
-                        source,
-                    })?;
+                    .map_err(|source| Error::Io { path: path.clone(), source })?;
                 Ok(Cow::Owned(bytes))
             }
             Self::Static(bytes) => {
