@@ -17,6 +17,10 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Continue a prompt: text to stdout, everything else to stderr.
     Generate(Box<GenerateArguments>),
+    /// Print which law the text follows: seven points and a hash.
+    Contract(Box<ContractArguments>),
+    /// Derive every noise value and decision of a trace again, without a model.
+    Replay(ReplayArguments),
 }
 
 #[derive(Debug, Args)]
@@ -30,10 +34,8 @@ pub(crate) struct GenerateArguments {
     /// The prompt as token ids, taken as they are (no bos is added).
     #[arg(long, value_name = "ID,ID,…", value_delimiter = ',')]
     pub(crate) prompt_ids: Option<Vec<u32>>,
-    /// Go on past the end-of-text token (it is not banned).
-    #[arg(long)]
-    pub(crate) ignore_eos: bool,
-
+    #[command(flatten)]
+    pub(crate) ends: EndArguments,
     #[command(flatten)]
     pub(crate) models: ModelArguments,
     #[command(flatten)]
@@ -42,9 +44,6 @@ pub(crate) struct GenerateArguments {
     /// The most tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(crate) max_tokens: usize,
-    /// Stop when the text contains this; may be given more than once. The text ends before it.
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) stop: Vec<String>,
     /// Seed of all random choices; random, and printed, without it.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
@@ -59,12 +58,48 @@ pub(crate) struct GenerateArguments {
     /// Treat the prompt as a chat message (not supported yet).
     #[arg(long)]
     pub(crate) chat: bool,
+    /// Record every decision, for `draftproof replay`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Record whole laws too, so that a replay derives residuals and races as well.
+    #[arg(long, requires = "trace")]
+    pub(crate) trace_full: bool,
     /// Print JSON instead of text: one object a line for each continuation.
     #[arg(long, conflicts_with = "show_draft")]
     pub(crate) json: bool,
     /// Colour the text by origin: drafted and accepted, residual, bonus.
     #[arg(long)]
     pub(crate) show_draft: bool,
+}
+
+/// What ends a text.
+#[derive(Debug, Args)]
+pub(crate) struct EndArguments {
+    /// Go on past the end-of-text token (it is not banned).
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+    /// Stop when the text contains this; may be given more than once. The text ends before it.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ContractArguments {
+    #[command(flatten)]
+    pub(crate) ends: EndArguments,
+    #[command(flatten)]
+    pub(crate) models: ModelArguments,
+    #[command(flatten)]
+    pub(crate) sampler: SamplerArguments,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArguments {
+    /// A file written by `generate --trace`.
+    pub(crate) file: PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
     let prompt = settings::prompt(arguments, &models.target)?;
     let limits = Limits {
         max_tokens: arguments.max_tokens,
-        eos: settings::eos(arguments, &models.target),
+        eos: settings::eos(&arguments.ends, &models.target),
         draft_len: draft_len(arguments.models.draft_len, &models),
     };
     let seed = match arguments.seed {

@@ -3,10 +3,12 @@
 //! Exit codes: 0 all went well (a closed pipe included), 1 a check did not pass, 2 usage, input or I/O.
 
 mod args;
+mod contract;
 mod generate;
 mod logprobs;
 mod measure;
 mod output;
+mod replay;
 mod report;
 mod settings;
 mod stops;
@@ -20,6 +22,8 @@ use args::{Arguments, Command};
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Generate(arguments) => generate::run(&arguments),
+        Command::Contract(arguments) => contract::run(&arguments),
+        Command::Replay(arguments) => replay::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

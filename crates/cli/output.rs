@@ -42,7 +42,7 @@ impl<'a> Output<'a> {
     pub(crate) fn begin(&mut self, continuations: usize) {
         let text = || Text {
             decoder: self.tokenizer.map(|tokenizer| tokenizer.decoder_after(self.prompt)),
-            stops: Stops::new(&self.arguments.stop),
+            stops: Stops::new(&self.arguments.ends.stop),
             text: String::new(),
             logprobs: Vec::new(),
         };

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use draftproof_decode::{Decimal, Sampler, Settings, Token};
 use draftproof_model::{Model, Role, device, pair};
 
-use crate::args::{DrafterKind, GenerateArguments, ModelArguments, SamplerArguments};
+use crate::args::{DrafterKind, EndArguments, GenerateArguments, ModelArguments, SamplerArguments};
 
 /// The models of a run and what drafts.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Models {
             (None, _) => None,
         };
         let default = if draft_name.is_some() { DrafterKind::Model } else { DrafterKind::Ngram };
-        let target = open(&arguments.model, Role::Target, &arguments.device)?;
+        let target = open_target(arguments)?;
         let draft_device = arguments.draft_device.as_ref().unwrap_or(&arguments.device);
         let mut draft =
             draft_name.map(|name| open(&name, Role::Draft, draft_device)).transpose()?;
@@ -59,6 +59,11 @@ fn name_of(kind: DrafterKind) -> &'static str {
         DrafterKind::Ngram => "ngram",
         DrafterKind::None => "none",
     }
+}
+
+/// The target alone.
+pub(crate) fn open_target(arguments: &ModelArguments) -> Result<Model> {
+    open(&arguments.model, Role::Target, &arguments.device)
 }
 
 fn open(name: &str, role: Role, device: &str) -> Result<Model> {
@@ -111,7 +116,7 @@ fn either(typed: Option<Decimal>, recommended: Option<f64>) -> Result<Option<Dec
 }
 
 /// The tokens that end the text.
-pub(crate) fn eos(arguments: &GenerateArguments, target: &Model) -> Vec<Token> {
+pub(crate) fn eos(arguments: &EndArguments, target: &Model) -> Vec<Token> {
     if arguments.ignore_eos { Vec::new() } else { target.eos().to_vec() }
 }
 

@@ -56,5 +56,5 @@ pub use error::Error;
 pub use generation_config::GenerationConfig;
 pub use language_model::TransformerModel;
 pub use load::WeightType;
-pub use model::Model;
+pub use model::{Identity, Model};
 pub use tokenizer::{Decoder, Tokenizer};

@@ -4,6 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use burn::tensor::Device;
 use draftproof_decode::{LanguageModel, Token};
+use sha2::{Digest, Sha256};
 
 use crate::{
     Error,
@@ -28,6 +29,7 @@ pub struct Model {
     eos: Vec<Token>,
     parameters: u64,
     weight_type: WeightType,
+    identity: Identity,
     language_model: TransformerModel,
 }
 
@@ -66,6 +68,13 @@ impl Model {
         };
         let tokenizer = load_tokenizer(source)?;
         let mut weights = Checkpoint::open(source, &config.transformer, device)?;
+        let identity = Identity {
+            config: hex(&Sha256::digest(&bytes)),
+            weights: hex(&weights.fingerprint()?),
+            tokenizer: source
+                .read("tokenizer.json", MAX_TOKENIZER)?
+                .map(|bytes| hex(&Sha256::digest(bytes))),
+        };
         let network = config.transformer.init(&mut weights)?;
         let mut language_model = TransformerModel::new(network, &config.transformer, device);
         if let Some(tokenizer) = &tokenizer {
@@ -81,6 +90,7 @@ impl Model {
             eos,
             parameters: weights.parameters(),
             weight_type: weights.weight_type(),
+            identity,
             language_model,
         })
     }
@@ -130,6 +140,12 @@ impl Model {
         self.weight_type
     }
 
+    /// What tells this model from any other.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
     /// The number of usable ids.
     #[must_use]
     pub fn vocab(&self) -> usize {
@@ -146,6 +162,21 @@ impl Model {
     pub fn into_language_model(self) -> TransformerModel {
         self.language_model
     }
+}
+
+/// SHA-256 digests, in hexadecimal, of what defines a model's law.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Of `config.json`.
+    pub config: String,
+    /// Of the names, types, shapes and values of the tensors (of tensors above 4 MiB, 64 pieces).
+    pub weights: String,
+    /// Of `tokenizer.json`, if there is one.
+    pub tokenizer: Option<String>,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn load_tokenizer(source: &Source) -> Result<Option<Tokenizer>, Error> {

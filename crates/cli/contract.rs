@@ -1,0 +1,145 @@
+//! The contract card: which law the text follows, said in seven points, and its hash.
+//!
+//! The hash covers the target law only: the model, the sampler's settings, and what ends a text. Not
+//! the drafter, the draft length, the rule or the device: they do not change the law.
+
+use anyhow::Result;
+use draftproof_decode::{Sampler, Token};
+use draftproof_model::Model;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    args::{ContractArguments, EndArguments},
+    settings::{self, open_target},
+};
+
+/// What defines the law of a text.
+#[derive(Clone, Debug)]
+pub(crate) struct Contract {
+    law: Value,
+}
+
+impl Contract {
+    pub(crate) fn new(target: &Model, sampler: &Sampler, ends: &EndArguments) -> Self {
+        let identity = target.identity();
+        let settings: Map<String, Value> = sampler
+            .settings()
+            .entries()
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        let eos: Vec<u32> = settings::eos(ends, target).iter().map(|token| token.0).collect();
+        let law = json!({
+            "model": {
+                "config_sha256": identity.config,
+                "weights_sha256": identity.weights,
+                "tokenizer_sha256": identity.tokenizer,
+                "vocabulary": target.vocab(),
+            },
+            "sampler": settings,
+            "ends": { "eos": eos, "stop": ends.stop },
+        });
+        Self { law }
+    }
+
+    /// SHA-256 of the law's canonical JSON (keys in order, no spaces).
+    pub(crate) fn hash(&self) -> String {
+        let digest = Sha256::digest(self.law.to_string());
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The card as JSON.
+    fn to_json(&self, target: &Model) -> Value {
+        json!({
+            "hash": self.hash(),
+            "name": target.name(),
+            "law": self.law,
+            "points": points(target).into_iter().map(|(title, text)| json!({
+                "title": title,
+                "text": text,
+            })).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// The seven points that a sampler contract must settle.
+fn points(target: &Model) -> Vec<(&'static str, String)> {
+    let eos: Vec<String> = target.eos().iter().map(Token::to_string).collect();
+    let point = |title, text: &str| (title, text.split_whitespace().collect::<Vec<_>>().join(" "));
+    vec![
+        point(
+            "logits, type, temperature, order",
+            &format!(
+                "Logits are f32, computed from {} weights, widened to f64 before any setting. The \
+                 steps apply in the order given under `order`; each works on what the one before \
+                 left. Temperature T > 0 gives the integer weights round(2^B exp((z - max)/T)) with \
+                 a total of at most 2^61 + V/2; T = 0 puts all mass on the largest logit, ties to \
+                 the lowest id.",
+                target.weight_type()
+            ),
+        ),
+        point(
+            "bans, repetition, end of text",
+            &format!(
+                "Penalties and bans are functions of the tokens before the position, drafted ones \
+                 included. The model ends a text with one of the ids [{}]; a stop string ends it \
+                 before its first character; the first reason in token order counts.",
+                eos.join(", ")
+            ),
+        ),
+        point(
+            "ties, crossing, empty rows",
+            "Ranks break ties by the lowest id (or keep all ties, where `top_k_ties` says so). The \
+             token that crosses top-p stays, and the first always does. A row without a finite \
+             logit, or with NaN or +inf, is an error that names it; never a silent token.",
+        ),
+        point(
+            "normalisation",
+            "The probability of a token is its integer weight over the sum of the weights that are \
+             left; nothing is rounded after that.",
+        ),
+        point(
+            "what is recorded of a proposal",
+            "Each proposed token carries the very law it was drawn from, made by the same settings \
+             from the draft's logits (or all mass on the token, if it was not drawn).",
+        ),
+        point(
+            "reproducible, and equal in law",
+            "The same seed, models, settings, drafter and draft length give the same tokens on the \
+             same device. Rules `rejection` and `block` give the same law with any draft, but other \
+             tokens for the same seed; `coupled` gives the same tokens with any draft or none, \
+             wherever the logits have the same bits, under a law within V 2^-63 + 2^-48 of this one.",
+        ),
+        point(
+            "how it was evaluated",
+            "By enumeration of every path of the decoding loop on table models, in exact rational \
+             arithmetic and compared with ==, for each setting, rule and drafter, with known wrong \
+             samplers that the same check rejects (cargo test -p draftproof-decode). Exactness is \
+             relative to the logits that the target computed.",
+        ),
+    ]
+}
+
+pub(crate) fn run(arguments: &ContractArguments) -> Result<()> {
+    let target = open_target(&arguments.models)?;
+    let sampler = settings::sampler(&arguments.sampler, &target)?;
+    let contract = Contract::new(&target, &sampler, &arguments.ends);
+    if arguments.json {
+        println!("{}", contract.to_json(&target));
+        return Ok(());
+    }
+    println!("contract {}", contract.hash());
+    println!("model    {}", target.name());
+    for (section, entries) in contract.law.as_object().into_iter().flatten() {
+        println!("\n{section}");
+        for (name, value) in entries.as_object().into_iter().flatten() {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            println!("  {name:<20} {value}");
+        }
+    }
+    for (number, (title, text)) in points(&target).into_iter().enumerate() {
+        println!("\n{}. {title}\n   {text}", number + 1);
+    }
+    Ok(())
+}
