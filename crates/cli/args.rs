@@ -3,7 +3,10 @@
 use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use draftproof_decode::Decimal;
+use draftproof_decode::{
+    Decimal,
+    sampler::{Order, TopKTies},
+};
 
 /// Speculative decoding that provably keeps the target's law.
 #[derive(Debug, Parser)]
@@ -178,10 +181,58 @@ pub(crate) struct SamplerArguments {
     /// Keep the K largest logits; 0 keeps all.
     #[arg(long, value_name = "K")]
     pub(crate) top_k: Option<usize>,
+    /// Which of the tokens tied with the K-th stay: lowest-id (exactly K) or keep (all of them).
+    #[arg(long, value_name = "TIES", default_value_t)]
+    pub(crate) top_k_ties: TopKTies,
+    /// Keep the locally typical tokens up to this mass, in (0, 1]; 1 keeps all.
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) typical: Option<Decimal>,
     /// Keep the heaviest tokens up to this mass, in (0, 1]; 1 keeps all.
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) top_p: Option<Decimal>,
     /// Keep tokens at least this many times as likely as the likeliest, in [0, 1]; 0 keeps all.
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) min_p: Option<Decimal>,
+    /// Make tokens of the prompt and the output less likely: above 1; 1 is off.
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    pub(crate) repetition_penalty: Option<f64>,
+    /// Taken from the logit of each token in the output.
+    #[arg(long, value_name = "A", allow_negative_numbers = true, default_value_t = 0.0)]
+    pub(crate) presence_penalty: f64,
+    /// Taken from the logit of a token once for each time it is in the output.
+    #[arg(long, value_name = "A", allow_negative_numbers = true, default_value_t = 0.0)]
+    pub(crate) frequency_penalty: f64,
+    /// No N tokens in a row occur twice; 0 is off.
+    #[arg(long, value_name = "N")]
+    pub(crate) no_repeat_ngram: Option<usize>,
+    /// Add B to the logit of token ID (-inf bans it); may be given more than once.
+    #[arg(long, value_name = "ID=B", allow_hyphen_values = true)]
+    pub(crate) logit_bias: Vec<BiasArgument>,
+    /// Ban the words of a file, one a line, at the beginning of a text and after a space.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) bad_words: Option<PathBuf>,
+    /// No end of text before N tokens were generated.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) min_tokens: usize,
+    /// The order of the steps: default, hf, llama.cpp, or a list of all steps separated by commas.
+    #[arg(long, value_name = "ORDER", default_value = "default")]
+    pub(crate) sampler_order: Order,
+}
+
+/// `--logit-bias`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct BiasArgument {
+    pub(crate) token: u32,
+    pub(crate) bias: f64,
+}
+
+impl FromStr for BiasArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('=').and_then(|(token, bias)| {
+            Some(Self { token: token.trim().parse().ok()?, bias: bias.trim().parse().ok()? })
+        });
+        parsed.ok_or_else(|| "expected ID=NUMBER, such as 17=-2.5 or 17=-inf".into())
+    }
 }

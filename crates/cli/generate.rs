@@ -1,10 +1,10 @@
 //! `draftproof generate`.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, bail};
 use draftproof_decode::{
-    Engine, Limits, Sampler, Session, Token,
+    Engine, LanguageModel, Limits, Sampler, Session, Token,
     draft::{
         Drafter, NoDrafter,
         length::{CostModel, DraftLength},
@@ -14,19 +14,19 @@ use draftproof_decode::{
     generate::generate,
     noise::{ChaCha, Seed},
     stats::{Meter, Part, Stats},
+    trace::Run,
     verify::{BlockRule, Coupled, Rejection, Verifier},
 };
 
 use crate::{
     args::{DraftLenArgument, DrafterKind, GenerateArguments, VerifyRule},
+    contract::Contract,
     measure::{Costs, WallClock, pass_time},
     output::Output,
+    replay::Tape,
     report::{self, Report, Share},
     settings::{self, Models},
 };
-
-/// How many continuations share passes; more of them run one wave after another.
-const WAVE: u64 = 32;
 
 pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
     if arguments.chat {
@@ -34,6 +34,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
     }
     let mut models = Models::load(&arguments.models)?;
     let sampler = settings::sampler(&arguments.sampler, &models.target)?;
+    let contract = Contract::new(&models.target, &sampler, &arguments.ends).hash();
     let prompt = settings::prompt(arguments, &models.target)?;
     let limits = Limits {
         max_tokens: arguments.max_tokens,
@@ -44,49 +45,47 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
         Some(seed) => seed,
         None => getrandom::u64()?,
     };
+    let mut sessions: Vec<Session> = (0..u64::from(arguments.n))
+        .map(|sequence| Session::new(&prompt, Seed { seed, sequence }, limits.clone()))
+        .collect();
     let tokenizer = models.target.tokenizer().cloned();
     let mut output = Output::new(arguments, tokenizer.as_deref(), &prompt);
-    let mut meter = Meter::new(WallClock::start());
-    let (mut stats, mut elapsed, mut costs) = (Stats::default(), Duration::ZERO, None);
-    let mut finish = None;
-    let has_q = arguments.models.verify != VerifyRule::Coupled;
-    let all = u64::from(arguments.n);
-    for first in (0..all).step_by(WAVE as usize) {
-        let wave = first..all.min(first + WAVE);
-        let mut sessions: Vec<Session> = wave
-            .map(|sequence| Session::new(&prompt, Seed { seed, sequence }, limits.clone()))
-            .collect();
-        output.begin(sessions.len());
-        let start = Instant::now();
-        let result =
-            decode(&mut models, arguments, &sampler, &mut meter, &mut sessions, &mut output);
-        elapsed += start.elapsed();
-        // What was decided is shown, also when the next token could not be.
-        output.finish()?;
-        result?;
-        sessions.iter().for_each(|session| stats.add(session.stats()));
-        finish = sessions.last().and_then(Session::finish);
-        let costs = match costs {
-            Some(costs) => costs,
-            None => {
-                let text = [&prompt[..], sessions[0].generated()].concat();
-                *costs.insert(measure(&mut models, &meter, &stats, &text)?)
-            }
+    if let Some(file) = &arguments.trace {
+        let target = models.target.language_model();
+        let run = Run {
+            verifier: verifier(arguments.models.verify).name(),
+            contract: Some(&contract),
+            vocab: target.vocab(),
+            context: target.context(),
+            full: arguments.trace_full,
         };
-        if arguments.json {
-            let rate = stats.tokens as f64 / elapsed.as_secs_f64();
-            let share = Share::new(&meter, elapsed);
-            for (i, session) in sessions.iter().enumerate() {
-                let report = Report { stats: session.stats(), costs, share, rate, has_q };
-                output.print_json(i, session, report.to_json())?;
-            }
-        }
+        output.record(Tape::create(file, &run, &sessions)?);
     }
-    if !arguments.json {
-        let (rate, share) =
-            (stats.tokens as f64 / elapsed.as_secs_f64(), Share::new(&meter, elapsed));
-        let costs = costs.unwrap_or_default();
-        let report = Report { stats: &stats, costs, share, rate, has_q };
+    let mut meter = Meter::new(WallClock::start());
+    let start = Instant::now();
+    let result = decode(&mut models, arguments, &sampler, &mut meter, &mut sessions, &mut output);
+    let elapsed = start.elapsed();
+    // What was decided is shown and recorded, also when the next token could not be.
+    output.finish(&sessions)?;
+    result?;
+
+    let mut stats = Stats::default();
+    sessions.iter().for_each(|session| stats.add(session.stats()));
+    let text = [&prompt[..], sessions[0].generated()].concat();
+    let report = Report {
+        stats: &stats,
+        costs: measure(&mut models, &meter, &stats, &text)?,
+        share: Share::new(&meter, elapsed),
+        rate: stats.tokens as f64 / elapsed.as_secs_f64(),
+        has_q: arguments.models.verify != VerifyRule::Coupled,
+    };
+    if arguments.json {
+        for (i, session) in sessions.iter().enumerate() {
+            let stats = Report { stats: session.stats(), ..report }.to_json();
+            output.print_json(i, session, &contract, stats)?;
+        }
+    } else {
+        let finish = sessions.last().and_then(Session::finish);
         report::print_summary(&report, &models, arguments, seed, finish, elapsed);
     }
     Ok(())

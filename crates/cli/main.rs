@@ -20,13 +20,14 @@ use clap::Parser;
 use args::{Arguments, Command};
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
-        Command::Generate(arguments) => generate::run(&arguments),
-        Command::Contract(arguments) => contract::run(&arguments),
+    let passed = match Arguments::parse().command {
+        Command::Generate(arguments) => generate::run(&arguments).map(|()| true),
+        Command::Contract(arguments) => contract::run(&arguments).map(|()| true),
         Command::Replay(arguments) => replay::run(&arguments),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
+    match passed {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
         // Whoever read our output has seen enough.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

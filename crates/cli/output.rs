@@ -4,20 +4,22 @@ use std::io::{self, IsTerminal, Write};
 
 use anyhow::Result;
 use draftproof_decode::{
-    FinishReason, Listener, Session, Token, draft::SessionId, error::ListenerError,
-    session::Emitted, verify::Origin,
+    FinishReason, Listener, Session, Token,
+    draft::SessionId,
+    error::ListenerError,
+    session::{Emitted, JudgedRound},
+    verify::Origin,
 };
 use draftproof_model::{Decoder, Tokenizer};
 use serde_json::{Value, json};
 
-use crate::{args::GenerateArguments, logprobs, stops::Stops};
+use crate::{args::GenerateArguments, logprobs, replay::Tape, stops::Stops};
 
 /// Receives the tokens of a run: decodes, cuts at stop strings, prints.
 pub(crate) struct Output<'a> {
     arguments: &'a GenerateArguments,
-    tokenizer: Option<&'a Tokenizer>,
-    prompt: &'a [Token],
     texts: Vec<Text<'a>>,
+    tape: Option<Tape>,
     warned: bool,
 }
 
@@ -33,20 +35,21 @@ impl<'a> Output<'a> {
     pub(crate) fn new(
         arguments: &'a GenerateArguments,
         tokenizer: Option<&'a Tokenizer>,
-        prompt: &'a [Token],
+        prompt: &[Token],
     ) -> Self {
-        Self { arguments, tokenizer, prompt, texts: Vec::new(), warned: false }
-    }
-
-    /// Starts so many continuations.
-    pub(crate) fn begin(&mut self, continuations: usize) {
         let text = || Text {
-            decoder: self.tokenizer.map(|tokenizer| tokenizer.decoder_after(self.prompt)),
-            stops: Stops::new(&self.arguments.ends.stop),
+            decoder: tokenizer.map(|tokenizer| tokenizer.decoder_after(prompt)),
+            stops: Stops::new(&arguments.ends.stop),
             text: String::new(),
             logprobs: Vec::new(),
         };
-        self.texts = std::iter::repeat_with(text).take(continuations).collect();
+        let texts = std::iter::repeat_with(text).take(arguments.n as usize).collect();
+        Self { arguments, texts, tape: None, warned: false }
+    }
+
+    /// Records every round on `tape` as well.
+    pub(crate) fn record(&mut self, tape: Tape) {
+        self.tape = Some(tape);
     }
 
     /// Text is printed as it comes if it is all that will be printed.
@@ -54,8 +57,11 @@ impl<'a> Output<'a> {
         !self.arguments.json && self.arguments.n == 1
     }
 
-    /// Takes what was held back; the texts then end as they are.
-    pub(crate) fn finish(&mut self) -> Result<()> {
+    /// Takes what was held back; the texts, and the tape, then end as they are.
+    pub(crate) fn finish(&mut self, sessions: &[Session]) -> Result<()> {
+        if let Some(tape) = self.tape.take() {
+            tape.close(sessions)?;
+        }
         for i in 0..self.texts.len() {
             let text = &mut self.texts[i];
             let rest = text.decoder.as_mut().map(Decoder::finish).unwrap_or_default();
@@ -86,7 +92,13 @@ impl<'a> Output<'a> {
     }
 
     /// Prints the object of continuation `i`.
-    pub(crate) fn print_json(&self, i: usize, session: &Session, stats: Value) -> Result<()> {
+    pub(crate) fn print_json(
+        &self,
+        i: usize,
+        session: &Session,
+        contract: &str,
+        stats: Value,
+    ) -> Result<()> {
         let text = &self.texts[i];
         let ids: Vec<u32> = session.generated().iter().map(|token| token.0).collect();
         let seed = session.seed();
@@ -96,6 +108,7 @@ impl<'a> Output<'a> {
             "finish_reason": session.finish().as_ref().map(FinishReason::to_string),
             "seed": seed.seed.to_string(),
             "sequence": seed.sequence.to_string(),
+            "contract": contract,
             "stats": stats,
         });
         if self.arguments.logprobs.is_some() {
@@ -137,6 +150,13 @@ impl Listener for Output<'_> {
         };
         self.take(i, &certain, Some(emitted.origin))?;
         Ok(stopped)
+    }
+
+    fn round(&mut self, round: &JudgedRound<'_>) -> Result<(), ListenerError> {
+        match &mut self.tape {
+            Some(tape) => tape.round(round),
+            None => Ok(()),
+        }
     }
 
     fn warning(&mut self, _: SessionId, message: &str) {

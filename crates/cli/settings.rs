@@ -5,14 +5,16 @@
 use std::{
     fs, io,
     io::{IsTerminal, Read},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use anyhow::{Context, Result, bail, ensure};
 use draftproof_decode::{Decimal, Sampler, Settings, Token};
 use draftproof_model::{Model, Role, device, pair};
 
-use crate::args::{DrafterKind, EndArguments, GenerateArguments, ModelArguments, SamplerArguments};
+use crate::args::{
+    BiasArgument, DrafterKind, EndArguments, GenerateArguments, ModelArguments, SamplerArguments,
+};
 
 /// The models of a run and what drafts.
 #[derive(Debug)]
@@ -89,19 +91,60 @@ pub(crate) fn sampler(arguments: &SamplerArguments, target: &Model) -> Result<Sa
     let off = Settings::default();
     // Authors who say "do not sample" mean greedy.
     let greedy = (recommended.do_sample == Some(false)).then_some(0.0);
-    let recommended_top_k =
-        recommended.top_k.map(usize::try_from).transpose().context("top_k of the model")?;
+    let count = |number: Option<u64>| {
+        number.map(usize::try_from).transpose().context("generation_config.json of the model")
+    };
+    let bias = |bias: &BiasArgument| (Token(bias.token), bias.bias);
     let settings = Settings {
+        repetition_penalty: arguments
+            .repetition_penalty
+            .or(recommended.repetition_penalty)
+            .unwrap_or(off.repetition_penalty),
+        presence_penalty: arguments.presence_penalty,
+        frequency_penalty: arguments.frequency_penalty,
+        logit_bias: arguments.logit_bias.iter().map(bias).collect(),
+        bad_words: bad_words(arguments.bad_words.as_deref(), target)?,
+        no_repeat_ngram: arguments
+            .no_repeat_ngram
+            .or(count(recommended.no_repeat_ngram_size)?)
+            .unwrap_or(off.no_repeat_ngram),
+        min_tokens: arguments.min_tokens,
+        eos: target.eos().to_vec(),
         temperature: arguments
             .temperature
             .or(greedy)
             .or(recommended.temperature)
             .unwrap_or(off.temperature),
-        top_k: arguments.top_k.or(recommended_top_k).unwrap_or(off.top_k),
+        top_k: arguments.top_k.or(count(recommended.top_k)?).unwrap_or(off.top_k),
+        top_k_ties: arguments.top_k_ties,
+        typical: either(arguments.typical, recommended.typical_p)?.unwrap_or(off.typical),
         top_p: either(arguments.top_p, recommended.top_p)?.unwrap_or(off.top_p),
         min_p: either(arguments.min_p, recommended.min_p)?.unwrap_or(off.min_p),
+        order: arguments.sampler_order,
     };
     Ok(Sampler::new(settings, target.vocab())?)
+}
+
+/// The token sequences of the words in a file: as they stand at the beginning of a text, and after a
+/// space, where most vocabularies have other tokens.
+fn bad_words(file: Option<&Path>, target: &Model) -> Result<Vec<Vec<Token>>> {
+    let Some(file) = file else { return Ok(Vec::new()) };
+    let Some(tokenizer) = target.tokenizer() else {
+        bail!("{} has no tokenizer; --bad-words needs one", target.name());
+    };
+    let text = read_text(file)?;
+    let words = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty());
+    let mut sequences = Vec::new();
+    for word in words {
+        for form in [word.to_owned(), format!(" {word}")] {
+            let tokens = tokenizer.encode_bare(&form)?;
+            if !tokens.is_empty() && !sequences.contains(&tokens) {
+                sequences.push(tokens);
+            }
+        }
+    }
+    ensure!(!sequences.is_empty(), "{}: expected a word a line, found none", file.display());
+    Ok(sequences)
 }
 
 /// The typed value, or the recommended one: a JSON number, whose shortest decimal is what its author
@@ -149,7 +192,7 @@ pub(crate) fn prompt(arguments: &GenerateArguments, target: &Model) -> Result<Ve
     Ok(tokenizer.encode(&text)?)
 }
 
-fn read_text(path: &PathBuf) -> Result<String> {
+fn read_text(path: &Path) -> Result<String> {
     fs::read(path).map_err(Into::into).and_then(utf8).with_context(|| path.display().to_string())
 }
 

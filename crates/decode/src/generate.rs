@@ -23,6 +23,9 @@ use crate::{
     verify::{Block, Verifier},
 };
 
+/// How many sessions share a pass; others wait until one of these has ended, and hold no memory.
+pub const COMPANY: usize = 32;
+
 /// All that decoding needs, borrowed for a run.
 #[derive(Debug)]
 pub struct Engine<'a> {
@@ -63,7 +66,7 @@ pub fn generate(
     more.map(|_| ())
 }
 
-/// One round of every session that has not ended; false once all have.
+/// One round of the first [`COMPANY`] sessions that have not ended; false once all have.
 ///
 /// For callers that step; what is still open when they stop early they close with [`Session::close`]
 /// and [`Drafter::close`].
@@ -75,12 +78,12 @@ pub fn round(
     sessions: &mut [Session],
     listener: &mut dyn Listener,
 ) -> Result<bool, Error> {
-    open(engine, sessions)?;
+    let ids = open(engine, sessions)?;
     let mut live: Vec<(SessionId, &mut Session)> = sessions
         .iter_mut()
         .enumerate()
         .map(|(id, session)| (SessionId(id), session))
-        .filter(|(_, session)| session.finish().is_none())
+        .filter(|(id, _)| ids.contains(id))
         .collect();
     if live.is_empty() {
         return Ok(false);
@@ -104,17 +107,25 @@ pub fn round(
     Ok(true)
 }
 
-/// Opens the sessions that are not; those that begin alike share one pass over their beginning.
-fn open(engine: &mut Engine<'_>, sessions: &mut [Session]) -> Result<(), Error> {
-    for i in 0..sessions.len() {
-        let (before, rest) = sessions.split_at_mut(i);
+/// Chooses the sessions of a round and opens those that are not; where two begin alike, one pass
+/// over their beginning serves both.
+fn open(engine: &mut Engine<'_>, sessions: &mut [Session]) -> Result<Vec<SessionId>, Error> {
+    let mut live = Vec::with_capacity(COMPANY.min(sessions.len()));
+    for id in 0..sessions.len() {
+        let (before, rest) = sessions.split_at_mut(id);
         let session = &mut rest[0];
         if session.check(engine.target, engine.sampler)? {
             let twin = before.iter().find(|other| other.begins_like(session));
             session.open(engine.target, twin, engine.meter)?;
         }
+        if session.finish().is_none() {
+            live.push(SessionId(id));
+        }
+        if live.len() == COMPANY {
+            break;
+        }
     }
-    Ok(())
+    Ok(live)
 }
 
 fn draft(engine: &mut Engine<'_>, live: &[(SessionId, &mut Session)]) -> Result<Vec<Draft>, Error> {

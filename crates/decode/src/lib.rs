@@ -19,6 +19,7 @@
 //! | verdicts | [`verify`] |
 //! | randomness by key | [`noise`], [`ln`](mod@ln) |
 //! | counters | [`stats`] |
+//! | every decision written down, and derived again | [`trace`] |
 //! | a model that is only a table, for tests and examples | [`table`] |
 //!
 //! # The theorem
@@ -62,6 +63,7 @@ pub mod session;
 pub mod stats;
 pub mod table;
 mod token;
+pub mod trace;
 pub mod verify;
 
 pub use decimal::Decimal;

@@ -37,16 +37,7 @@ use crate::{Dist, Token, dist::Fraction, law::Law, ln::exponential};
 
 /// What a random choice is for. Choices of different lanes are independent.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    serde::Serialize,
-    serde::Deserialize,
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Lane {

@@ -331,7 +331,8 @@ impl Session {
             }
         }
         let kept = self.tokens.len() - before;
-        let judged = JudgedRound { session: id, noise, draft, verdict: &verdict, kept };
+        let finish = self.finish;
+        let judged = JudgedRound { session: id, noise, draft, verdict: &verdict, kept, finish };
         listener.round(&judged).map_err(Error::Listener)
     }
 

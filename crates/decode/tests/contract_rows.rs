@@ -120,6 +120,7 @@ fn law(case: &Case, row: &[f32], vocab: usize) -> Dist {
         top_k: case.top_k,
         top_p: number(&case.top_p),
         min_p: number(&case.min_p),
+        ..Settings::default()
     };
     let sampler = Sampler::new(settings, vocab).expect("settings in range");
     let prefix = Prefix { tokens: &[], prompt_len: 0 };

@@ -50,6 +50,21 @@ fn extreme_weight() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), Just(1), Just(MAX_TOTAL - 1), Just(MAX_TOTAL), Just(1 << 63), any::<u64>(),]
 }
 
+/// Ids that ascend, or do so but for one place: a repetition, or a step back.
+fn nearly_ascending() -> impl Strategy<Value = Vec<u32>> {
+    (vec(0..40u32, 2..12), any::<Index>(), 0..4u8).prop_map(|(mut ids, place, fault)| {
+        ids.sort_unstable();
+        ids.dedup();
+        let place = place.index(ids.len());
+        match fault {
+            0 => ids.insert(place, ids[place]),
+            1 => ids.swap(0, place),
+            _ => {}
+        }
+        ids
+    })
+}
+
 /// Weights of p and q in one of the relations named at the top.
 fn pairs(sizes: std::ops::Range<usize>) -> impl Strategy<Value = (Vec<u64>, Vec<u64>)> {
     let parts = |n| (weights(n), weights(n), any::<Index>(), 0..7u8);
@@ -386,7 +401,7 @@ proptest! {
 
     /// Sparse ids that do not ascend strictly, or leave the vocabulary, are refused by name.
     #[test]
-    fn sparse_ids_must_ascend(ids in vec(0..40u32, 1..12), vocab in 1..40usize) {
+    fn sparse_ids_must_ascend(ids in nearly_ascending(), vocab in 1..40usize) {
         let inside = |id: u32| (id as usize) < vocab;
         let ascend = ids.windows(2).all(|pair| pair[0] < pair[1]);
         let built = Dist::sparse(vocab, ids.clone(), vec![1; ids.len()]);

@@ -5,7 +5,7 @@ use crate::{Dist, Token};
 
 /// The surviving tokens of a row with their logits and, once a step has asked, their weights.
 ///
-/// Never empty: at least one candidate has a finite logit.
+/// Never empty between steps: at least one candidate has a finite logit. No logit is NaN, +∞ or −0.
 #[derive(Debug)]
 pub(super) struct Candidates {
     vocab: usize,
@@ -29,15 +29,21 @@ impl Candidates {
         // Adding 0 makes −0 and 0 the same logit, also to the last bit.
         let logits: Vec<f64> = used.iter().map(|&z| f64::from(z) + 0.0).collect();
         let candidates = Self { vocab, ids: None, logits, temperature: 1.0, weights: None };
-        candidates.nonempty_after(Step::Logits)
+        candidates.nonempty_after(Step::Logits)?;
+        Ok(candidates)
     }
 
-    fn nonempty_after(self, step: Step) -> Result<Self, RowError> {
+    fn nonempty_after(&self, step: Step) -> Result<(), RowError> {
         if self.logits.iter().any(|&z| z > f64::NEG_INFINITY) {
-            Ok(self)
+            Ok(())
         } else {
             Err(RowError::Empty { step })
         }
+    }
+
+    /// The size of the vocabulary: every id is below it.
+    pub(super) fn vocab(&self) -> usize {
+        self.vocab
     }
 
     /// The logits of the candidates, by ascending id; −∞ is banned.
@@ -54,6 +60,46 @@ impl Candidates {
     pub(super) fn set_temperature(&mut self, temperature: f64) {
         self.temperature = temperature;
         self.weights = None;
+    }
+
+    /// Divides the logits by the temperature reached so far, for a step that changes logits after it.
+    pub(super) fn settle_temperature(&mut self) {
+        if self.temperature != 1.0 {
+            for z in self.logits.iter_mut().filter(|z| z.is_finite()) {
+                *z = finite(*z / self.temperature);
+            }
+            self.temperature = 1.0;
+        }
+    }
+
+    /// Makes `change` of the logit of `token`, which stays finite; if the token is no candidate, or
+    /// banned, nothing.
+    pub(super) fn change(&mut self, token: Token, change: impl FnOnce(f64) -> f64) {
+        if let Some(place) = self.place(token)
+            && self.logits[place] > f64::NEG_INFINITY
+        {
+            self.logits[place] = change(self.logits[place]);
+        }
+    }
+
+    /// Makes the logit of `token` −∞.
+    pub(super) fn ban(&mut self, token: Token) {
+        if let Some(place) = self.place(token) {
+            self.logits[place] = f64::NEG_INFINITY;
+        }
+    }
+
+    /// Ends a `step` that changed logits: weights are computed anew when a later one asks.
+    pub(super) fn changed_by(&mut self, step: Step) -> Result<(), RowError> {
+        self.weights = None;
+        self.nonempty_after(step)
+    }
+
+    fn place(&self, token: Token) -> Option<usize> {
+        match &self.ids {
+            None => Some(token.index()).filter(|&place| place < self.logits.len()),
+            Some(ids) => ids.binary_search(&token.0).ok(),
+        }
     }
 
     /// Keeps the candidates at `places` (ascending, not empty) of the slices above.
@@ -91,4 +137,9 @@ impl Candidates {
         }
         .expect("the largest logit has a positive weight, and the total is bounded by construction")
     }
+}
+
+/// The nearest finite number to a sum or quotient of finite ones, which may have overflowed; 0 for −0.
+pub(super) fn finite(z: f64) -> f64 {
+    z.clamp(f64::MIN, f64::MAX) + 0.0
 }

@@ -13,14 +13,12 @@
 use super::candidates::Candidates;
 use crate::Decimal;
 
-/// Keeps candidates at least `min_p` times as heavy as the heaviest.
+/// Keeps candidates at least `min_p`, above 0, times as heavy as the heaviest.
 pub(super) fn apply(candidates: &mut Candidates, min_p: Decimal) {
-    if min_p > Decimal::ZERO {
-        let weights = candidates.weights();
-        let largest = weights.iter().copied().max().unwrap_or(0);
-        let floor = min_p.ceil_of(largest);
-        let places: Vec<usize> =
-            (0..weights.len()).filter(|&i| u128::from(weights[i]) >= floor).collect();
-        candidates.keep(&places);
-    }
+    let weights = candidates.weights();
+    let largest = weights.iter().copied().max().unwrap_or(0);
+    let floor = min_p.ceil_of(largest);
+    let places: Vec<usize> =
+        (0..weights.len()).filter(|&i| u128::from(weights[i]) >= floor).collect();
+    candidates.keep(&places);
 }

@@ -6,24 +6,40 @@
 //!
 //! | step | file | meaning |
 //! |---|---|---|
+//! | penalties | [`penalty`] | tokens that occurred are made less likely |
+//! | bias | [`bias`] | a number added to chosen logits |
+//! | bans | [`bans`] | bad words, no n-gram twice, no EOS before so many tokens |
 //! | temperature | [`temperature`] | `w_i = round(2^B · exp((z_i − max)/T))`; 0 is greedy |
 //! | top-k | [`top_k`] | the k largest logits |
+//! | typical | [`typical`] | the tokens whose surprise is nearest to the expected one |
 //! | top-p | [`top_p`] | the smallest set of heaviest tokens with mass ≥ p |
 //! | min-p | [`min_p`] | tokens at least `min_p` times as likely as the likeliest |
 //!
-//! Each step works on what the one before left. A row without a finite logit, or with NaN or +∞, is
+//! Each step works on what the one before left, in the order of the table or any other [`Order`]; a
+//! step that is off is not taken. What transforms the finished law (a watermark) is no step of the
+//! order: it comes after all of them. A row without a finite logit, or with NaN or +∞, is
 //! an error that names the token; it is never a silent token 0.
 
+pub mod bans;
+pub mod bias;
 mod candidates;
 pub mod min_p;
+pub mod order;
+pub mod penalty;
+mod settings;
 pub mod temperature;
 pub mod top_k;
 pub mod top_p;
+pub mod typical;
 
 use std::fmt;
 
-use crate::{Decimal, Dist, Token, dist::MAX_VOCAB};
+use crate::{Dist, Token};
 use candidates::Candidates;
+
+pub use order::{Order, OrderError, Step};
+pub use settings::{SettingError, Settings};
+pub use top_k::TopKTies;
 
 /// The tokens a position follows: the prompt, then the generated tokens, committed and drafted.
 #[derive(Clone, Copy, Debug)]
@@ -34,63 +50,15 @@ pub struct Prefix<'a> {
     pub prompt_len: usize,
 }
 
-/// A step of the contract, in its default order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
-    /// The logits as the model gave them.
-    Logits,
-    /// Division by the temperature.
-    Temperature,
-    /// The k largest logits.
-    TopK,
-    /// The nucleus.
-    TopP,
-    /// The floor relative to the likeliest token.
-    MinP,
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Logits => "logits",
-            Self::Temperature => "temperature",
-            Self::TopK => "top-k",
-            Self::TopP => "top-p",
-            Self::MinP => "min-p",
-        })
+impl<'a> Prefix<'a> {
+    /// The generated tokens.
+    ///
+    /// # Panics
+    /// If the prompt is longer than the prefix.
+    #[must_use]
+    pub fn output(&self) -> &'a [Token] {
+        &self.tokens[self.prompt_len..]
     }
-}
-
-/// What the user chose; plain data. [`Sampler::new`] checks it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// Divides the logits: 0 (greedy) or positive and finite.
-    pub temperature: f64,
-    /// Keep this many tokens; 0 keeps all.
-    pub top_k: usize,
-    /// Keep the heaviest tokens up to this mass, above 0 and at most 1; 1 keeps all.
-    pub top_p: Decimal,
-    /// Keep tokens at least this many times as likely as the likeliest, 0 to 1; 0 keeps all.
-    pub min_p: Decimal,
-}
-
-impl Default for Settings {
-    /// Temperature 1, no filter: the model's own law.
-    fn default() -> Self {
-        Self { temperature: 1.0, top_k: 0, top_p: Decimal::ONE, min_p: Decimal::ZERO }
-    }
-}
-
-/// A setting outside its range.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name}: expected {expected}, found {found}")]
-pub struct SettingError {
-    /// The setting.
-    pub name: &'static str,
-    /// Its range.
-    pub expected: &'static str,
-    /// The value given.
-    pub found: String,
 }
 
 /// Why a row of logits has no law under the contract.
@@ -128,6 +96,8 @@ impl fmt::Display for RowError {
 pub struct Sampler {
     settings: Settings,
     vocab: usize,
+    /// The steps that do anything, in order.
+    steps: Vec<Step>,
 }
 
 impl Sampler {
@@ -136,24 +106,9 @@ impl Sampler {
     /// # Errors
     /// If a setting is outside its range.
     pub fn new(settings: Settings, vocab: usize) -> Result<Self, SettingError> {
-        // Destructured, so that a new setting cannot be forgotten here.
-        let Settings { temperature, top_k: _, top_p, min_p } = &settings;
-        let refuse = |name, expected, found: &dyn fmt::Display| {
-            Err(SettingError { name, expected, found: found.to_string() })
-        };
-        if !temperature.is_finite() || *temperature < 0.0 {
-            return refuse("temperature", "0 (greedy) or a positive number", temperature);
-        }
-        if *top_p <= Decimal::ZERO || *top_p > Decimal::ONE {
-            return refuse("top-p", "a number above 0 and at most 1 (1 keeps all)", top_p);
-        }
-        if *min_p > Decimal::ONE {
-            return refuse("min-p", "a number from 0 (keeps all) to 1", min_p);
-        }
-        if vocab == 0 || vocab > MAX_VOCAB {
-            return refuse("vocabulary", "1 to 2^24 ids", &vocab);
-        }
-        Ok(Self { settings, vocab })
+        settings.check(vocab)?;
+        let steps = settings.steps();
+        Ok(Self { settings, vocab, steps })
     }
 
     /// The number of ids of every law this sampler gives.
@@ -176,16 +131,27 @@ impl Sampler {
     ///
     /// # Errors
     /// If a logit is NaN or +∞, or no token is left.
-    pub fn law(&self, _prefix: Prefix<'_>, logits: &[f32]) -> Result<Dist, RowError> {
-        let Settings { temperature, top_k, top_p, min_p } = &self.settings;
+    pub fn law(&self, prefix: Prefix<'_>, logits: &[f32]) -> Result<Dist, RowError> {
+        let settings = &self.settings;
         let mut candidates = Candidates::new(self.vocab, logits)?;
-        temperature::apply(&mut candidates, *temperature);
-        top_k::apply(&mut candidates, *top_k);
-        top_p::apply(&mut candidates, *top_p);
-        min_p::apply(&mut candidates, *min_p);
+        for step in &self.steps {
+            match step {
+                Step::Logits => {}
+                Step::Penalties => penalty::apply(&mut candidates, settings, prefix)?,
+                Step::Bias => bias::apply(&mut candidates, &settings.logit_bias)?,
+                Step::Bans => bans::apply(&mut candidates, settings, prefix)?,
+                Step::Temperature => temperature::apply(&mut candidates, settings.temperature),
+                Step::TopK => top_k::apply(&mut candidates, settings.top_k, settings.top_k_ties),
+                Step::Typical => typical::apply(&mut candidates, settings.typical),
+                Step::TopP => top_p::apply(&mut candidates, settings.top_p),
+                Step::MinP => min_p::apply(&mut candidates, settings.min_p),
+            }
+        }
         Ok(candidates.into_dist())
     }
 }
 
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,8 @@
 
 use super::*;
 use crate::{
-    dist::MAX_TOTAL,
+    Decimal,
+    dist::{MAX_TOTAL, MAX_VOCAB},
     noise::{ChaCha, Lane, Noise, RoundNoise, Seed},
 };
 
@@ -33,16 +34,35 @@ fn with_min_p(min_p: &str) -> Settings {
     Settings { min_p: decimal(min_p), ..Settings::default() }
 }
 
-/// One of each kind, for what must hold whatever is set.
-fn all_kinds() -> [Settings; 7] {
-    [
-        Settings::default(),
+/// One of each kind, for what must hold whatever is set. The penalties and bans of these have
+/// nothing to act on after an empty prefix.
+fn all_kinds() -> Vec<Settings> {
+    let plain = Settings::default;
+    vec![
+        plain(),
         at_temperature(0.0),
         at_temperature(0.3),
         with_top_k(1),
         with_top_k(2),
+        Settings { top_k_ties: TopKTies::Keep, ..with_top_k(2) },
         with_top_p("0.9"),
         with_min_p("0.1"),
+        Settings { typical: decimal("0.7"), ..plain() },
+        Settings {
+            repetition_penalty: 1.3,
+            presence_penalty: 0.2,
+            frequency_penalty: 0.1,
+            no_repeat_ngram: 2,
+            ..plain()
+        },
+        Settings { logit_bias: vec![(Token(0), 0.75)], ..plain() },
+        Settings {
+            temperature: 0.7,
+            top_k: 3,
+            typical: decimal("0.95"),
+            order: Order::LLAMA_CPP,
+            ..with_top_p("0.95")
+        },
     ]
 }
 
@@ -171,6 +191,7 @@ fn the_nucleus_keeps_the_crossing_token() {
         (&[0.5, 0.3, 0.15, 0.05], "0.6", &[0, 1]),
         (&[0.5, 0.41, 0.09], "0.9", &[0, 1]),
         (&[0.95, 0.05], "0.9", &[0]),
+        // On the border, where the rounding of the logits decides; exact borders are below.
         (&[0.5, 0.3, 0.1, 0.1], "0.8", &[0, 1]),
         (&[0.1, 0.2, 0.3, 0.4], "0.8", &[1, 2, 3]),
         (&[0.1, 0.2, 0.3, 0.4], "0.00000000000000001", &[3]),
@@ -182,15 +203,20 @@ fn the_nucleus_keeps_the_crossing_token() {
 }
 
 /// Where the mass before a token *is* p, that token goes. Equal logits are the one row of floats
-/// whose probabilities are exact; `0.3 · 10` and the like are not in binary.
+/// whose probabilities are exact rationals; in binary, 0.55 · 100 is above 55.
 #[test]
 fn the_nucleus_threshold_is_the_decimal_as_typed() {
-    for tenths in 1..=9 {
-        let dist = law(&with_top_p(&format!("0.{tenths}")), &[1.5; 10]);
-        assert_eq!(dist.support_len(), tenths);
-        let dist = law(&with_top_p(&format!("0.{tenths}0000000001")), &[1.5; 10]);
-        assert_eq!(dist.support_len(), tenths + 1);
+    for percent in 1..=99 {
+        let dist = law(&with_top_p(&format!("0.{percent:02}")), &[1.5; 100]);
+        assert_eq!(dist.support_len(), percent);
+        let more = format!("0.{percent:02}0000000000001");
+        let dist = law(&with_top_p(&more), &[1.5; 100]);
+        assert_eq!(dist.support_len(), percent + 1);
     }
+    // Either side of 6/7, by a fraction of one unit of weight.
+    let support_len = |top_p| law(&with_top_p(top_p), &[1.5; 7]).support_len();
+    assert_eq!(support_len(".857142857142857142"), 6);
+    assert_eq!(support_len(".857142857142857143"), 7);
     let dist = law(&with_top_p("0.5"), &[0.0; 32_000]);
     assert_eq!(dist.support_len(), 16_000);
     assert!(dist.support().map(|(token, _)| token.0).eq(0..16_000));
@@ -203,12 +229,15 @@ fn each_filter_works_on_what_the_one_before_left() {
     let both = Settings { top_k: 2, ..with_top_p("0.55") };
     assert_eq!(kept(&both, &probabilities), [0]);
     assert_eq!(kept(&with_top_p("0.55"), &probabilities), [0, 1]);
+    // Three steps that each remove the lightest one left, which is the first by id.
+    let three = Settings { top_k: 4, min_p: decimal("0.6"), ..with_top_p("0.8") };
+    assert_eq!(kept(&three, &[0.06, 0.14, 0.2, 0.25, 0.35]), [3, 4]);
     // Temperature comes first: 0.5 squares the law to (16, 9, 4, 1) / 30.
     let cold = Settings { temperature: 0.5, ..with_top_p("0.8") };
     assert_eq!(kept(&cold, &probabilities), [0, 1]);
-    // Min-p comes after top-p; 0.3 / 0.4 is above 0.7, and top-p has removed the second already.
-    let last = Settings { min_p: decimal("0.7"), ..with_top_p("0.35") };
-    assert_eq!(kept(&last, &probabilities), [0]);
+    // Min-p comes last: before top-p it would leave 0.571 and 0.429, as top-k does above.
+    let last = Settings { min_p: decimal("0.7"), ..with_top_p("0.55") };
+    assert_eq!(kept(&last, &probabilities), [0, 1]);
     assert_eq!(kept(&with_min_p("0.7"), &probabilities), [0, 1]);
 }
 
@@ -430,23 +459,53 @@ fn settings_out_of_range_are_refused_by_name() {
 #[test]
 #[deny(unused_variables)]
 fn every_setting_changes_some_law() {
-    let Settings { temperature, top_k, top_p, min_p } = Settings::default();
+    let Settings {
+        repetition_penalty,
+        presence_penalty,
+        frequency_penalty,
+        mut logit_bias,
+        mut bad_words,
+        no_repeat_ngram,
+        min_tokens,
+        mut eos,
+        temperature,
+        top_k,
+        top_k_ties,
+        typical,
+        top_p,
+        min_p,
+        order,
+    } = Settings::default();
+    let plain = Settings::default;
+    logit_bias.push((Token(2), 0.25));
+    bad_words.push(vec![Token(0), Token(2)]);
+    eos.push(Token(3));
+    assert_eq!((typical, top_p, min_p), (Decimal::ONE, Decimal::ONE, Decimal::ZERO));
+    assert_eq!((top_k_ties, order), (TopKTies::LowestId, Order::DEFAULT));
     let cases = [
+        Settings { repetition_penalty: repetition_penalty * 2.0, ..plain() },
+        Settings { presence_penalty: presence_penalty + 0.5, ..plain() },
+        Settings { frequency_penalty: frequency_penalty + 0.5, ..plain() },
+        Settings { logit_bias, ..plain() },
+        Settings { bad_words, ..plain() },
+        Settings { no_repeat_ngram: no_repeat_ngram + 1, ..plain() },
+        Settings { min_tokens: min_tokens + 4, eos, ..plain() },
         at_temperature(temperature / 2.0),
         with_top_k(top_k + 1),
-        Settings {
-            top_p: decimal(if top_p == Decimal::ONE { "0.9" } else { "1" }),
-            ..Settings::default()
-        },
-        Settings {
-            min_p: decimal(if min_p == Decimal::ZERO { "0.03" } else { "0" }),
-            ..Settings::default()
-        },
+        Settings { top_k_ties: TopKTies::Keep, ..with_top_k(1) },
+        Settings { typical: decimal("0.1"), ..plain() },
+        with_top_p("0.98"),
+        with_min_p("0.2"),
+        Settings { temperature: 4.0, ..with_top_p("0.9") },
+        Settings { temperature: 4.0, order: Order::LLAMA_CPP, ..with_top_p("0.9") },
     ];
-    let logits = [4.0, 2.0, 1.0, 0.0];
-    let mut laws = vec![law(&Settings::default(), &logits)];
-    for settings in cases {
-        let changed = law(&settings, &logits);
+    // The likeliest token is tied, so that `keep` shows, and typical leaves both out.
+    let logits = [2.0, 2.0, 1.0, 0.0, -1.0];
+    let prefix = Prefix { tokens: &[1, 1, 1, 0].map(Token), prompt_len: 1 };
+    let mut laws = Vec::new();
+    for settings in [plain()].into_iter().chain(cases) {
+        let sampler = Sampler::new(settings.clone(), 5).expect("settings in range");
+        let changed = sampler.law(prefix, &logits).expect("a law");
         assert!(!laws.contains(&changed), "{settings:?} changes nothing");
         laws.push(changed);
     }

@@ -1,22 +1,71 @@
 //! Top-k: the k largest logits.
 //!
 //! # Formula
-//! Candidates are ranked by (logit descending, id ascending); exactly the first k stay. 0, or k of
-//! at least the number of candidates, keeps all. A banned token (−∞) never counts as one of the k.
+//! Candidates are ranked by (logit descending, id ascending). Under [`TopKTies::LowestId`] exactly
+//! the first k stay; under [`TopKTies::Keep`] every candidate tied with the k-th stays too, as in
+//! transformers. 0, or k of at least the number of candidates, keeps all. A banned token (−∞) never
+//! counts as one of the k.
 //!
 //! # Example
 //! Probabilities 0.30, 0.20, 0.12, … under k = 3 become 0.484, 0.323, 0.194.
 //!
 //! # Edge cases
 //! k = 1 is greedy under the same tie rule (lowest id). Logits (3, 2, 2, 2, 1) with k = 3 keep ids
-//! 0, 1, 2.
+//! 0, 1, 2, and with them 3 under `keep`.
+
+use std::{fmt, str::FromStr};
 
 use super::candidates::Candidates;
 
-/// Keeps the `k` largest logits; 0 keeps all.
-pub(super) fn apply(candidates: &mut Candidates, k: usize) {
-    if k > 0 && k < candidates.logits().len() {
-        let places = largest(candidates.logits(), k);
+/// What becomes of tokens whose logit equals the k-th largest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TopKTies {
+    /// The lowest ids stay, so that exactly k tokens do.
+    #[default]
+    LowestId,
+    /// All of them stay.
+    Keep,
+}
+
+/// A text that names no [`TopKTies`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected lowest-id or keep; found `{found}`")]
+pub struct TopKTiesError {
+    /// The text.
+    pub found: String,
+}
+
+impl FromStr for TopKTies {
+    type Err = TopKTiesError;
+
+    fn from_str(text: &str) -> Result<Self, TopKTiesError> {
+        match text {
+            "lowest-id" => Ok(Self::LowestId),
+            "keep" => Ok(Self::Keep),
+            _ => Err(TopKTiesError { found: text.to_owned() }),
+        }
+    }
+}
+
+impl fmt::Display for TopKTies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LowestId => "lowest-id",
+            Self::Keep => "keep",
+        })
+    }
+}
+
+/// Keeps the `k` largest logits, and by `ties` those tied with the last of them.
+pub(super) fn apply(candidates: &mut Candidates, k: usize, ties: TopKTies) {
+    let logits = candidates.logits();
+    if k < logits.len() {
+        let mut places = largest(logits, k);
+        if ties == TopKTies::Keep {
+            let kept = places.iter().map(|&place| logits[place]);
+            let kth = kept.fold(f64::INFINITY, f64::min);
+            places = (0..logits.len()).filter(|&i| logits[i] >= kth).collect();
+        }
         candidates.keep(&places);
     }
 }
@@ -60,6 +109,34 @@ fn cut(best: &mut Vec<(f64, usize)>, k: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ties_with_the_last_stay_or_go_by_policy() {
+        use crate::sampler::{Prefix, Sampler, Settings};
+        let kept = |row: &[f32], top_k, ties: &str| {
+            let settings = Settings {
+                top_k,
+                top_k_ties: ties.parse().expect("a policy"),
+                ..Settings::default()
+            };
+            let sampler = Sampler::new(settings, row.len()).expect("settings in range");
+            let prefix = Prefix { tokens: &[], prompt_len: 0 };
+            let law = sampler.law(prefix, row).expect("a law");
+            law.support().map(|(token, _)| token.0).collect::<Vec<_>>()
+        };
+        let row = [2.0, 3.0, 2.0, f32::NEG_INFINITY, 2.0, 1.0];
+        assert_eq!(kept(&row, 3, "lowest-id"), [0, 1, 2]);
+        assert_eq!(kept(&row, 3, "keep"), [0, 1, 2, 4]);
+        assert_eq!(kept(&row, 1, "keep"), [1]);
+        assert_eq!(kept(&row, 4, "keep"), [0, 1, 2, 4]);
+        assert_eq!(kept(&row, 5, "keep"), [0, 1, 2, 4, 5]);
+        assert_eq!(kept(&[0.0; 7], 1, "keep").len(), 7);
+        for ties in [TopKTies::LowestId, TopKTies::Keep] {
+            assert_eq!(ties.to_string().parse(), Ok(ties));
+        }
+        let error = "all".parse::<TopKTies>().expect_err("no policy");
+        assert_eq!(error.to_string(), "expected lowest-id or keep; found `all`");
+    }
 
     #[test]
     fn agrees_with_sorting_everything() {

@@ -12,18 +12,18 @@
 //! # Edge cases
 //! p = 1 keeps everything, whatever rounding the weights went through.
 
+use std::cmp::Ordering;
+
 use super::candidates::Candidates;
 use crate::Decimal;
 
-/// Keeps the nucleus of mass `p`.
+/// Keeps the nucleus of mass `p`, below 1.
 pub(super) fn apply(candidates: &mut Candidates, p: Decimal) {
-    if p < Decimal::ONE {
-        let weights = candidates.weights();
-        let total: u64 = weights.iter().sum();
-        let threshold = u64::try_from(p.ceil_of(total)).expect("p < 1, so ⌈p·W⌉ ≤ W");
-        let places = nucleus(weights, threshold);
-        candidates.keep(&places);
-    }
+    let weights = candidates.weights();
+    let total: u64 = weights.iter().sum();
+    let threshold = u64::try_from(p.ceil_of(total)).expect("p < 1, so ⌈p·W⌉ ≤ W");
+    let places = nucleus(weights, threshold);
+    candidates.keep(&places);
 }
 
 /// The places of the nucleus, ascending: by rank, those with less than `threshold` before them.
@@ -52,29 +52,38 @@ fn nucleus(weights: &[u64], threshold: u64) -> Vec<usize> {
     let mut ranked: Vec<(u64, usize)> = Vec::new();
     for (place, &weight) in weights.iter().enumerate() {
         match class(weight).cmp(&crossing) {
-            std::cmp::Ordering::Greater => places.push(place),
-            std::cmp::Ordering::Equal => ranked.push((weight, place)),
-            std::cmp::Ordering::Less => {}
+            Ordering::Greater => places.push(place),
+            Ordering::Equal => ranked.push((weight, place)),
+            Ordering::Less => {}
         }
     }
-    let kept = first_to_reach(&mut ranked, threshold.saturating_sub(before));
+    let kept = first_to_reach(
+        &mut ranked,
+        threshold.saturating_sub(before),
+        |&(weight, _)| weight,
+        |a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)),
+    );
     places.extend(ranked[..kept].iter().map(|&(_, place)| place));
     places.sort_unstable();
     places
 }
 
-/// Brings the first by rank to the front of `ranked` and returns how many of them it takes for
+/// Brings the first `by_rank` to the front of `ranked` and returns how many of them it takes for
 /// their weights to reach `threshold`; at least one.
 ///
 /// Halves the range by selection until it is short, so that a flat row costs linear time as well.
-fn first_to_reach(ranked: &mut [(u64, usize)], mut threshold: u64) -> usize {
-    let by_rank = |a: &(u64, usize), b: &(u64, usize)| b.0.cmp(&a.0).then(a.1.cmp(&b.1));
+pub(super) fn first_to_reach<T>(
+    ranked: &mut [T],
+    mut threshold: u64,
+    weight: impl Fn(&T) -> u64,
+    by_rank: impl Fn(&T, &T) -> Ordering,
+) -> usize {
     let (mut from, mut to) = (0, ranked.len());
     while to - from > 64 {
         let middle = (to - from) / 2;
         let range = &mut ranked[from..to];
-        range.select_nth_unstable_by(middle, by_rank);
-        let front: u64 = range[..middle].iter().map(|&(weight, _)| weight).sum();
+        range.select_nth_unstable_by(middle, &by_rank);
+        let front: u64 = range[..middle].iter().map(&weight).sum();
         if front >= threshold {
             to = from + middle;
         } else {
@@ -82,10 +91,10 @@ fn first_to_reach(ranked: &mut [(u64, usize)], mut threshold: u64) -> usize {
             from += middle;
         }
     }
-    ranked[from..to].sort_unstable_by(by_rank);
+    ranked[from..to].sort_unstable_by(&by_rank);
     let mut before = 0;
-    let crossing = ranked[from..to].iter().position(|&(weight, _)| {
-        before += weight;
+    let crossing = ranked[from..to].iter().position(|candidate| {
+        before += weight(candidate);
         before >= threshold
     });
     from + crossing.map_or(to - from, |place| place + 1)

@@ -45,7 +45,8 @@ impl Verifier for BlockRule {
                 Ok(p) => {
                     let step =
                         Step { alpha, residual: BlockResidual::new(alpha, &p, proposal.q()) };
-                    alpha = step.residual.next_alpha(&p, proposal.q(), proposal.token());
+                    let (x, q) = (proposal.token(), proposal.q());
+                    alpha = next_alpha(alpha, (p.weight(x), p.total()), (q.weight(x), q.total()));
                     laws.push(p);
                     steps.push(step);
                 }
@@ -76,8 +77,23 @@ impl Verifier for BlockRule {
 }
 
 /// `h_γ = α_γ`.
-fn h_last(alpha: u64) -> Fraction {
+pub(crate) fn h_last(alpha: u64) -> Fraction {
     Fraction::new(u128::from(alpha), u128::from(ONE))
+}
+
+/// `h_i = Z_i / (Z_i + 1 − α_i)`, and 1 if that is 0/0: then τ > i with certainty. Z is counted in
+/// units of `2^-40 / unit`.
+pub(crate) fn h(alpha: u64, z: U256, unit: U256) -> Fraction {
+    let rest = U256::from(ONE - alpha) * unit;
+    match (z + rest).is_zero() {
+        true => Fraction::new(1, 1),
+        false => Fraction { numerator: z, denominator: z + rest },
+    }
+}
+
+/// `α_{i+1}` of a token from α_i and its weight and the total in p and in q.
+pub(crate) fn next_alpha(alpha: u64, p: (u64, u64), q: (u64, u64)) -> u64 {
+    Ratio::new(alpha, p, q).floor
 }
 
 /// One place of the block: α_i and the residual after it.
@@ -88,14 +104,8 @@ struct Step {
 }
 
 impl Step {
-    /// `h_i = Z_i / (Z_i + 1 − α_i)`, and 1 if that is 0/0: then τ > i with certainty.
     fn h(&self) -> Fraction {
-        let z = self.residual.total;
-        let rest = U256::from(ONE - self.alpha) * self.residual.unit;
-        match (z + rest).is_zero() {
-            true => Fraction::new(1, 1),
-            false => Fraction { numerator: z, denominator: z + rest },
-        }
+        h(self.alpha, self.residual.total, self.residual.unit)
     }
 }
 
@@ -112,8 +122,7 @@ pub(crate) struct BlockResidual {
 impl BlockResidual {
     pub(crate) fn new(alpha: u64, p: &Dist, q: &Dist) -> Self {
         let unit = U256::from(u128::from(p.total()) * u128::from(q.total()));
-        let mut residual =
-            Self { alpha, ids: Vec::new(), weights: Vec::new(), total: U256::ZERO, unit };
+        let mut residual = Self { ids: Vec::new(), weights: Vec::new(), total: U256::ZERO, unit };
         let mut q_weights = Cursor::new(q);
         // Where p has no weight, r is 0.
         for (x, p_x) in p.support() {

@@ -5,6 +5,8 @@
 //! and nothing is rounded, so there is no tolerance and no false alarm.
 
 mod block;
+mod contract;
+mod faults;
 mod golden;
 mod mutants;
 mod paths;

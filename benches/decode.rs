@@ -1,0 +1,101 @@
+//! What the exact arithmetic costs, on one core, at a vocabulary of 151 936 ids (and at fable's 4 096).
+//!
+//! `cargo bench --bench decode`. The `sort everything` rows are the yardstick: the same law by the
+//! plain way of sorting all ids.
+
+use std::hint::black_box;
+
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use draftproof_decode::{
+    Dist, Sampler, Settings, Token,
+    dist::{acceptance, overlap, residual},
+    exp::exp,
+    noise::{ChaCha, Noise, RoundNoise, Seed},
+    sampler::Prefix,
+};
+
+const WIDE: usize = 151_936;
+
+/// Logits like a language model's: a few large ones, a long tail.
+fn row(vocab: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed;
+    let mut unit = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u64 << 24) as f32
+    };
+    (0..vocab)
+        .map(|_| {
+            let normal: f32 = (0..6).map(|_| unit()).sum::<f32>() - 3.0;
+            3.0 * normal + if unit() < 0.0005 { 6.0 } else { 0.0 }
+        })
+        .collect()
+}
+
+fn settings(top_k: usize, top_p: &str) -> Settings {
+    Settings { temperature: 0.8, top_k, top_p: top_p.parse().expect("p"), ..Settings::default() }
+}
+
+fn law(settings: &Settings, logits: &[f32]) -> Dist {
+    let sampler = Sampler::new(settings.clone(), logits.len()).expect("settings");
+    sampler.law(Prefix { tokens: &[Token(0)], prompt_len: 1 }, logits).expect("a law")
+}
+
+/// Top-p after temperature, sorting all ids: what `top_p` avoids.
+fn sort_everything(logits: &[f32], p: f64) -> Vec<(usize, f64)> {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut weights: Vec<(usize, f64)> =
+        logits.iter().map(|&z| exp(f64::from(z - max) / 0.8)).enumerate().collect();
+    let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
+    weights.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let mut before = 0.0;
+    weights.retain(|(_, weight)| {
+        let keep = before < p * total;
+        before += weight;
+        keep
+    });
+    weights
+}
+
+fn sampler(c: &mut Criterion) {
+    for (name, vocab) in [("151936", WIDE), ("4096", 4096)] {
+        let logits = row(vocab, 1);
+        let mut group = c.benchmark_group(format!("law, {name} ids"));
+        for (name, settings) in [
+            ("temperature", settings(0, "1")),
+            ("temperature, top-k 50, top-p 0.9", settings(50, "0.9")),
+            ("temperature, top-p 0.9", settings(0, "0.9")),
+            ("greedy", Settings { temperature: 0.0, ..Settings::default() }),
+        ] {
+            group.bench_function(name, |b| b.iter(|| law(&settings, black_box(&logits))));
+        }
+        group.bench_function("temperature, top-p 0.9: sort everything", |b| {
+            b.iter(|| sort_everything(black_box(&logits), 0.9));
+        });
+        group.finish();
+    }
+}
+
+fn verdict(c: &mut Criterion) {
+    let round = RoundNoise { seed: Seed { seed: 1, sequence: 0 }, round_start: 9 };
+    for (name, settings) in [("dense", settings(0, "1")), ("top-k 50", settings(50, "1"))] {
+        let (p, q) = (law(&settings, &row(WIDE, 1)), law(&settings, &row(WIDE, 2)));
+        let x = q.support().map(|(token, _)| token).next().expect("a token");
+        let mut group = c.benchmark_group(format!("verdict, 151936 ids, {name}"));
+        group.bench_function("acceptance", |b| b.iter(|| acceptance(black_box(&p), &q, x)));
+        group.bench_function("residual", |b| b.iter(|| residual(black_box(&p), &q)));
+        group.bench_function("overlap", |b| b.iter(|| overlap(black_box(&p), &q)));
+        let draw = |noise: &mut ChaCha| {
+            let noise: &mut dyn Noise = noise;
+            noise.draw(round.key(0, draftproof_decode::noise::Lane::Bonus), black_box(&p))
+        };
+        group.bench_function("draw", |b| {
+            b.iter_batched_ref(ChaCha::default, draw, BatchSize::SmallInput)
+        });
+        group.bench_function("race", |b| b.iter(|| ChaCha.race(round.position(0), black_box(&p))));
+        group.finish();
+    }
+}
+
+criterion_group!(benches, sampler, verdict);
+criterion_main!(benches);
