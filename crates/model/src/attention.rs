@@ -1,13 +1,13 @@
 //! Causal attention over a cache, query heads grouped on fewer key heads.
 
 use burn::{module::Module, tensor::Tensor};
+use draftproof_kernels::{attention::AttentionRule, burn as kernels, rope::RopeLayout};
 
 use crate::{
     Error,
     cache::SequenceCache,
     layers::{Linear, LinearConfig},
     load::Weights,
-    ops,
     transformer::{Positions, Span},
 };
 
@@ -84,24 +84,51 @@ impl Attention {
         caches: &mut [SequenceCache],
     ) -> Tensor<2> {
         let [n, _] = x.dims();
-        let query = self.query.forward(x.clone()).reshape([n, self.heads, self.head_dim]);
-        let key = self.key.forward(x.clone()).reshape([n, self.kv_heads, self.head_dim]);
-        let value = self.value.forward(x).reshape([n, self.kv_heads, self.head_dim]);
-        let query = ops::rope(query, &positions.cos, &positions.sin).swap_dims(0, 1);
-        let key = ops::rope(key, &positions.cos, &positions.sin).swap_dims(0, 1);
-        let value = value.swap_dims(0, 1);
-        let mixed = spans.iter().zip(caches).map(|(span, cache)| {
-            let own = |rows: &Tensor<3>| rows.clone().narrow(1, span.start, span.count);
-            let held = cache.len();
-            let (keys, values) =
-                cache.layers[layer].append(held, own(&key), own(&value), self.context);
-            ops::attention(own(&query), keys, values, self.scale)
-        });
-        let mut mixed: Vec<Tensor<2>> = mixed.collect();
-        let mixed = match mixed.len() {
-            1 => mixed.remove(0),
-            _ => Tensor::cat(mixed, 0),
+        let weights = [self.query.weight(), self.key.weight(), self.value.weight()];
+        let biases = [self.query.bias(), self.key.bias(), self.value.bias()];
+        let [query, key, value] = kernels::linear3(x, weights, biases);
+        let rotate = |x: Tensor<2>, heads| {
+            let (cos, sin) = (positions.cos.clone(), positions.sin.clone());
+            kernels::rope(x.reshape([n, heads, self.head_dim]), cos, sin, RopeLayout::HalfSplit)
         };
-        self.output.forward(mixed)
+        let (query, key) = (rotate(query, self.heads), rotate(key, self.kv_heads));
+        let value = value.reshape([n, self.kv_heads, self.head_dim]);
+        if let ([_], [cache]) = (spans, &mut *caches) {
+            return self.output.forward(self.attend(query, [key, value], layer, cache));
+        }
+        let mixed = spans.iter().zip(caches).map(|(span, cache)| {
+            let own = |rows: &Tensor<3>| rows.clone().narrow(0, span.start, span.count);
+            self.attend(own(&query), [own(&key), own(&value)], layer, cache)
+        });
+        self.output.forward(Tensor::cat(mixed.collect(), 0))
+    }
+
+    /// Appends to one sequence's cache and attends over it.
+    ///
+    /// # Shapes
+    /// - query: `[m, heads, head_dim]`; key and value: `[m, kv_heads, head_dim]`
+    /// - output: `[m, heads · head_dim]`
+    fn attend(
+        &self,
+        query: Tensor<3>,
+        new: [Tensor<3>; 2],
+        layer: usize,
+        cache: &mut SequenceCache,
+    ) -> Tensor<2> {
+        let rule = AttentionRule {
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            scale: self.scale as f32,
+            window: None,
+            softcap: None,
+        };
+        let held = cache.len();
+        let end = held + query.dims()[0];
+        let layer = &mut cache.layers[layer];
+        let stores = layer.take(held, end, self.context, &new[0]);
+        let (mixed, stores) = kernels::attention(query, new, stores, held, rule);
+        layer.put(stores);
+        mixed
     }
 }

@@ -1,5 +1,7 @@
 //! Models that are part of the program, so that a fresh machine has something to run.
 
+use draftproof_kernels::map::Aligned;
+
 use crate::{Error, load::Source};
 
 /// A side of a pair.
@@ -24,7 +26,17 @@ macro_rules! embed {
         ]
     };
     ($folder:literal, $file:literal) => {
-        include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/", $folder, "/", $file))
+        {
+        // Aligned, so that weights are read in place.
+        const FILE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../models/",
+            $folder,
+            "/",
+            $file
+        )));
+        &FILE.0
+    }
     };
 }
 

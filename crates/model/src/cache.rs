@@ -19,33 +19,30 @@ pub struct LayerCache {
 }
 
 impl LayerCache {
-    /// Writes positions `at .. at + m` and returns all up to there. `context` bounds the capacity.
+    /// Takes the stores of keys and values out, with room up to position `end`; the caller gives them
+    /// back with [`put`](Self::put). What is out of its slot has one owner, so it is written in place.
     ///
     /// # Shapes
-    /// - keys, values: `[kv_heads, m, head_dim]`
-    /// - output: twice `[kv_heads, at + m, head_dim]`
-    pub fn append(
+    /// - like: `[m, kv_heads, head_dim]`, new rows
+    /// - output: `[kv_heads, capacity, head_dim]` each
+    pub(crate) fn take(
         &mut self,
-        at: usize,
-        keys: Tensor<3>,
-        values: Tensor<3>,
+        held: usize,
+        end: usize,
         context: usize,
-    ) -> (Tensor<3>, Tensor<3>) {
-        (write(&mut self.keys, at, keys, context), write(&mut self.values, at, values, context))
+        like: &Tensor<3>,
+    ) -> [Tensor<3>; 2] {
+        [&mut self.keys, &mut self.values].map(|slot| match slot.take() {
+            Some(store) if store.dims()[1] >= end => store,
+            old => grow(old, held, end, context, like),
+        })
     }
-}
 
-fn write(slot: &mut Option<Tensor<3>>, at: usize, new: Tensor<3>, context: usize) -> Tensor<3> {
-    let [heads, m, dim] = new.dims();
-    let end = at + m;
-    let store = match slot.take() {
-        Some(store) if store.dims()[1] >= end => store,
-        old => grow(old, at, end, context, &new),
-    };
-    let store = store.slice_assign([0..heads, at..end, 0..dim], new);
-    let seen = store.clone().narrow(1, 0, end);
-    *slot = Some(store);
-    seen
+    /// Puts back what [`take`](Self::take) took.
+    pub(crate) fn put(&mut self, [keys, values]: [Tensor<3>; 2]) {
+        self.keys = Some(keys);
+        self.values = Some(values);
+    }
 }
 
 fn grow(
@@ -55,7 +52,7 @@ fn grow(
     context: usize,
     like: &Tensor<3>,
 ) -> Tensor<3> {
-    let [heads, _, dim] = like.dims();
+    let [_, heads, dim] = like.dims();
     let held = old.as_ref().map_or(0, |store| store.dims()[1]);
     // Doubling keeps the copying of all growths proportional to the text.
     let capacity = end.next_multiple_of(CHUNK).max(2 * held).min(context.max(end));
@@ -112,33 +109,37 @@ impl SequenceCache {
 mod tests {
     use super::*;
     use burn::tensor::{Device, TensorData};
+    use draftproof_kernels::burn as kernels;
 
+    /// `[m, 2, 1]`: two heads of one value; head 1 holds the negated values.
     fn block(values: &[f32]) -> Tensor<3> {
-        // Two heads of one value: head 1 holds the negated values.
-        let all: Vec<f32> = values.iter().copied().chain(values.iter().map(|v| -v)).collect();
-        Tensor::from_data(TensorData::new(all, [2, values.len(), 1]), &Device::default())
+        let all: Vec<f32> = values.iter().flat_map(|&v| [v, -v]).collect();
+        Tensor::from_data(TensorData::new(all, [values.len(), 2, 1]), &Device::default())
     }
 
-    fn host(tensor: Tensor<3>) -> Vec<f32> {
-        tensor.try_into_vec_as().unwrap()
+    fn append(cache: &mut LayerCache, at: usize, values: &[f32], context: usize) -> Vec<f32> {
+        let new = block(values);
+        let end = at + values.len();
+        let stores = cache.take(at, end, context, &new);
+        let stores = stores.map(|store| kernels::append(store, new.clone(), at));
+        let seen = stores[0].clone().narrow(1, 0, end).try_into_vec_as().unwrap();
+        cache.put(stores);
+        seen
     }
 
     #[test]
     fn appends_overwrite_what_was_cut_off() {
         let mut cache = LayerCache::default();
-        drop(cache.append(0, block(&[1.0, 2.0, 3.0]), block(&[1.0, 2.0, 3.0]), 8));
-        let (keys, values) = cache.append(1, block(&[7.0]), block(&[9.0]), 8);
-        assert_eq!(host(keys), [1.0, 7.0, -1.0, -7.0]);
-        assert_eq!(host(values), [1.0, 9.0, -1.0, -9.0]);
+        append(&mut cache, 0, &[1.0, 2.0, 3.0], 8);
+        assert_eq!(append(&mut cache, 1, &[7.0], 8), [1.0, 7.0, -1.0, -7.0]);
     }
 
     #[test]
     fn growth_keeps_what_counts() {
         let mut cache = LayerCache::default();
         let long: Vec<f32> = (0..CHUNK).map(|i| i as f32).collect();
-        drop(cache.append(0, block(&long), block(&long), 10 * CHUNK));
-        let (keys, _) = cache.append(CHUNK, block(&[-5.0]), block(&[-5.0]), 10 * CHUNK);
-        let keys = host(keys);
+        append(&mut cache, 0, &long, 10 * CHUNK);
+        let keys = append(&mut cache, CHUNK, &[-5.0], 10 * CHUNK);
         assert_eq!(keys.len(), 2 * (CHUNK + 1));
         assert_eq!(keys[..CHUNK], long);
         assert_eq!(keys[CHUNK], -5.0);
@@ -148,18 +149,18 @@ mod tests {
     #[test]
     fn the_store_stays_unique_so_that_appends_are_in_place() {
         let mut cache = LayerCache::default();
-        drop(cache.append(0, block(&[1.0]), block(&[1.0]), 8));
+        append(&mut cache, 0, &[1.0], 8);
         assert!(cache.keys.as_ref().unwrap().can_mut());
     }
 
     #[test]
     fn a_clone_shares_nothing_that_can_change() {
         let mut one = LayerCache::default();
-        drop(one.append(0, block(&[1.0, 2.0]), block(&[1.0, 2.0]), 8));
+        append(&mut one, 0, &[1.0, 2.0], 8);
         let mut two = one.clone();
-        let (b, _) = two.append(1, block(&[5.0]), block(&[5.0]), 8);
-        let (a, _) = one.append(2, block(&[3.0]), block(&[3.0]), 8);
-        assert_eq!(host(a), [1.0, 2.0, 3.0, -1.0, -2.0, -3.0]);
-        assert_eq!(host(b), [1.0, 5.0, -1.0, -5.0]);
+        let b = append(&mut two, 1, &[5.0], 8);
+        let a = append(&mut one, 2, &[3.0], 8);
+        assert_eq!(a, [1.0, 2.0, 3.0, -1.0, -2.0, -3.0]);
+        assert_eq!(b, [1.0, 5.0, -1.0, -5.0]);
     }
 }

@@ -1,11 +1,14 @@
-//! Linear maps, norms and embeddings: a weight, its shape, and the operation of `ops`.
+//! Linear maps, norms and embeddings: a weight, its shape, and the kernel that uses it.
+//!
+//! Matrices stay in the type they were stored in (f32 or bf16); vectors are f32.
 
 use burn::{
     module::{Module, Param},
     tensor::{Int, Tensor},
 };
+use draftproof_kernels::{burn as kernels, norm::RmsForm};
 
-use crate::{Error, load::Weights, ops};
+use crate::{Error, load::Weights};
 
 /// Sizes of a [`Linear`].
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +50,17 @@ impl Linear {
     /// - x: `[n, input]`
     /// - output: `[n, output]`
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        ops::linear(x, self.weight.val(), self.bias.as_ref().map(Param::val))
+        kernels::linear(x, self.weight.val(), self.bias())
+    }
+
+    /// `[output, input]`.
+    pub(crate) fn weight(&self) -> Tensor<2> {
+        self.weight.val()
+    }
+
+    /// `[output]`.
+    pub(crate) fn bias(&self) -> Option<Tensor<1>> {
+        self.bias.as_ref().map(Param::val)
     }
 }
 
@@ -84,7 +97,15 @@ impl RmsNorm {
     /// - x: `[n, width]`
     /// - output: `[n, width]`
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        ops::rms_norm(x, self.weight.val(), self.epsilon)
+        kernels::rms_norm(x, self.weight.val(), self.epsilon, RmsForm::Llama)
+    }
+
+    /// `residual + x`, and its norm.
+    ///
+    /// # Shapes
+    /// - residual, x, both outputs: `[n, width]`
+    pub fn forward_sum(&self, residual: Tensor<2>, x: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+        kernels::add_rms_norm(residual, x, self.weight.val(), self.epsilon, RmsForm::Llama)
     }
 }
 
@@ -108,7 +129,7 @@ impl Embedding {
     /// - ids: `[n]`
     /// - output: `[n, hidden]`
     pub fn forward(&self, ids: Tensor<1, Int>) -> Tensor<2> {
-        ops::embedding(self.weight.val(), ids)
+        kernels::embedding(self.weight.val(), ids)
     }
 
     /// Logits of the first `vocab` ids.
@@ -117,7 +138,12 @@ impl Embedding {
     /// - x: `[n, hidden]`
     /// - output: `[n, vocab]`
     pub fn logits(&self, x: Tensor<2>, vocab: usize) -> Tensor<2> {
-        ops::linear(x, self.weight.val().narrow(0, 0, vocab), None)
+        let logits = kernels::linear(x, self.weight.val(), None);
+        // Cut from the result: a part of the table would be copied for every pass.
+        match logits.dims() {
+            [_, all] if all == vocab => logits,
+            _ => logits.narrow(1, 0, vocab),
+        }
     }
 }
 
@@ -126,8 +152,7 @@ fn matrix(
     name: &str,
     shape: [usize; 2],
 ) -> Result<Param<Tensor<2>>, Error> {
-    let data = weights.take(name, &shape)?;
-    Ok(Param::from_tensor(Tensor::from_data(data, weights.device())))
+    Ok(Param::from_tensor(weights.matrix(name, shape)?))
 }
 
 fn vector(weights: &mut dyn Weights, name: &str, width: usize) -> Result<Param<Tensor<1>>, Error> {

@@ -43,7 +43,6 @@ pub mod layers;
 pub mod load;
 pub mod mlp;
 mod model;
-mod ops;
 pub mod pair;
 pub mod rope;
 mod token_bytes;

@@ -1,12 +1,12 @@
 //! The gated feed-forward block.
 
 use burn::{module::Module, tensor::Tensor};
+use draftproof_kernels::{burn as kernels, glu::Activation};
 
 use crate::{
     Error,
     layers::{Linear, LinearConfig},
     load::Weights,
-    ops,
 };
 
 /// Sizes of an [`Mlp`].
@@ -51,7 +51,8 @@ impl Mlp {
     /// - x: `[n, hidden]`
     /// - output: `[n, hidden]`
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let gate = self.gate.forward(x.clone());
-        self.down.forward(ops::swiglu(gate, self.up.forward(x)))
+        let gate = (self.gate.weight(), self.gate.bias());
+        let up = (self.up.weight(), self.up.bias());
+        self.down.forward(kernels::gated(x, gate, up, Activation::Silu))
     }
 }

@@ -94,8 +94,8 @@ impl Rope {
     ///
     /// # Shapes
     /// - positions: `[n]`
-    /// - output: twice `[n, 1, dim/2]`
-    pub fn rows(&mut self, positions: Tensor<1, Int>, end: usize) -> (Tensor<3>, Tensor<3>) {
+    /// - output: twice `[n, dim/2]`
+    pub fn rows(&mut self, positions: Tensor<1, Int>, end: usize) -> (Tensor<2>, Tensor<2>) {
         let covered = self.table.as_ref().map_or(0, |(cos, _)| cos.dims()[0]);
         let (cos, sin) = match self.table.take() {
             Some(table) if covered >= end => table,
@@ -103,8 +103,8 @@ impl Rope {
             _ => self.compute(end.max(2 * covered).max(FIRST).min(self.context.max(end))),
         };
         let rows = (
-            cos.clone().select(0, positions.clone()).unsqueeze_dim(1),
-            sin.clone().select(0, positions).unsqueeze_dim(1),
+            cos.clone().select(0, positions.clone()),
+            sin.clone().select(0, positions),
         );
         self.table = Some((cos, sin));
         rows

@@ -31,13 +31,13 @@ pub struct Span {
     pub count: usize,
 }
 
-/// The rotation of every row of a pass, both `[n, 1, head_dim / 2]`.
+/// The rotation of every row of a pass, both `[n, head_dim / 2]`.
 #[derive(Clone, Debug)]
 pub struct Positions {
     /// Cosines.
-    pub cos: Tensor<3>,
+    pub cos: Tensor<2>,
     /// Sines.
-    pub sin: Tensor<3>,
+    pub sin: Tensor<2>,
 }
 
 /// Attention, then the feed-forward block, each added to what came in.
@@ -159,7 +159,7 @@ impl Transformer {
     ///
     /// # Shapes
     /// - ids: `[n]`, the rows of `spans` one after the other
-    /// - output: `[n, hidden]`, before the last norm
+    /// - output: `[n, hidden]`, after the last norm
     pub fn forward(
         &self,
         ids: Tensor<1, Int>,
@@ -167,14 +167,17 @@ impl Transformer {
         spans: &[Span],
         caches: &mut [SequenceCache],
     ) -> Tensor<2> {
-        let mut x = self.embedding.forward(ids);
+        let x = self.embedding.forward(ids);
+        let Some(first) = self.layers.first() else { return self.norm.forward(x) };
+        let mut normed = first.attention_norm.forward(x.clone());
+        let mut x = x;
         for (index, layer) in self.layers.iter().enumerate() {
-            let normed = layer.attention_norm.forward(x.clone());
-            x = x + layer.attention.forward(normed, index, positions, spans, caches);
-            let normed = layer.mlp_norm.forward(x.clone());
-            x = x + layer.mlp.forward(normed);
+            let attended = layer.attention.forward(normed, index, positions, spans, caches);
+            (x, normed) = layer.mlp_norm.forward_sum(x, attended);
+            let next = self.layers.get(index + 1).map_or(&self.norm, |next| &next.attention_norm);
+            (x, normed) = next.forward_sum(x, layer.mlp.forward(normed));
         }
-        x
+        normed
     }
 
     /// Logits of the first `vocab` ids.
@@ -183,6 +186,6 @@ impl Transformer {
     /// - x: `[rows, hidden]`, rows of what [`forward`](Self::forward) returned
     /// - output: `[rows, vocab]`
     pub fn logits(&self, x: Tensor<2>, vocab: usize) -> Tensor<2> {
-        self.head.as_ref().unwrap_or(&self.embedding).logits(self.norm.forward(x), vocab)
+        self.head.as_ref().unwrap_or(&self.embedding).logits(x, vocab)
     }
 }

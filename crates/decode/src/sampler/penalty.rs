@@ -164,8 +164,8 @@ mod tests {
         let found = probabilities(&penalties(1.0, 0.0, f64::MAX), &[1], &[1, 1], &[BANNED, 0.0]);
         assert_eq!(found, [0.0, 1.0]);
         // An underflow to −0 still ties with 0.
-        let greedy = Settings { temperature: 0.0, ..penalties(1e-300, 0.0, 0.0) };
-        let found = probabilities(&greedy, &[0], &[], &[-1e-38, 0.0]);
+        let one = Settings { top_k: 1, ..penalties(1e-300, 0.0, 0.0) };
+        let found = probabilities(&one, &[0], &[], &[-1e-38, 0.0]);
         assert_eq!(found, [1.0, 0.0]);
     }
 

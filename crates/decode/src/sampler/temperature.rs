@@ -18,6 +18,8 @@
 //! # Example
 //! Logits 10 and 8 have the ratio e^(2/T): e^4 at T = 0.5, e^2 at 1, e^1 at 2.
 
+use pulp::Arch;
+
 use super::candidates::Candidates;
 use crate::exp::exp;
 
@@ -33,37 +35,76 @@ pub(super) fn apply(candidates: &mut Candidates, temperature: f64) {
     }
 }
 
-fn largest(logits: &[f64]) -> f64 {
-    logits.iter().copied().fold(f64::NEG_INFINITY, f64::max)
-}
-
 /// The integer weights of `logits` (finite or −∞, one at least finite) at `temperature > 0`.
 pub(super) fn weights(logits: &[f64], temperature: f64) -> Vec<u64> {
-    let max = largest(logits);
-    let exponentials: Vec<f64> =
-        logits.iter().map(|&z| exp(((z - max) / temperature).min(0.0))).collect();
-    // ⌈e·2^32⌉ by truncation, which unlike `ceil` needs no library call on any target.
-    let bound: u64 = exponentials
-        .iter()
-        .map(|&e| {
-            let scaled = e * 4_294_967_296.0;
-            let floor = scaled as i64;
-            floor as u64 + u64::from((floor as f64) < scaled)
-        })
-        .sum();
+    // Run under the widest vectors this machine has. Every operation is the same correctly rounded
+    // one on all of them, and the sums are of integers, so the bits are too.
+    let arch = Arch::new();
+    let max = arch.dispatch(|| largest(logits));
+    let mut row = vec![0; logits.len()];
+    let bound = arch.dispatch(|| exponentials(logits, max, temperature, &mut row));
     // ⌈log2 S⌉ ≥ 0, since the largest logit alone contributes 2^32 to the bound.
     let log_2 = u64::BITS - (bound - 1).leading_zeros() - 32;
     let scale = f64::from_bits(u64::from(1023 + 61 - log_2) << 52);
-    exponentials.iter().map(|&e| round_half_even(e * scale)).collect()
+    arch.dispatch(|| round(&mut row, scale));
+    row
 }
 
-/// Rounds `0 ≤ x ≤ 2^62` to an integer, ties to even.
+#[inline(always)]
+pub(super) fn largest(logits: &[f64]) -> f64 {
+    const LANES: usize = 8;
+    let mut lanes = [f64::NEG_INFINITY; LANES];
+    let chunks = logits.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (lane, &z) in lanes.iter_mut().zip(chunk) {
+            *lane = if z > *lane { z } else { *lane };
+        }
+    }
+    lanes.iter().chain(rest).copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+/// 2^52: adding it to a smaller non-negative double rounds to an integer, ties to even, and leaves
+/// that integer in the low bits.
+const INTEGERS: f64 = 4_503_599_627_370_496.0;
+const LOW_BITS: u64 = (1 << 52) - 1;
+
+/// Writes the bits of `exp((z − max)/T)` to `row` and returns `Σ ⌈2^32 · exp((z − max)/T)⌉`.
+#[inline(always)]
+fn exponentials(logits: &[f64], max: f64, temperature: f64, row: &mut [u64]) -> u64 {
+    let mut bound = 0;
+    for (bits, &z) in row.iter_mut().zip(logits) {
+        let x = (z - max) / temperature;
+        let e = exp(if x < 0.0 { x } else { 0.0 });
+        *bits = e.to_bits();
+        let scaled = e * 4_294_967_296.0;
+        let shifted = scaled + INTEGERS;
+        let short = u64::from(shifted - INTEGERS < scaled);
+        bound += (shifted.to_bits() & LOW_BITS) + short;
+    }
+    bound
+}
+
+/// Turns the bits of each `e` into `round_half_even(e · scale)`.
+#[inline(always)]
+fn round(row: &mut [u64], scale: f64) {
+    for bits in row {
+        *bits = round_half_even(f64::from_bits(*bits) * scale);
+    }
+}
+
+/// Rounds `0 ≤ x ≤ 2^62` to an integer, ties to even, in halves of 32 bits: so it needs no
+/// conversion from float to integer, which most vector units lack.
 #[inline(always)]
 fn round_half_even(x: f64) -> u64 {
-    /// 2^52: from here on every double is an integer; below, adding it rounds.
-    const INTEGERS: f64 = 4_503_599_627_370_496.0;
-    let rounded = if x < INTEGERS { (x + INTEGERS) - INTEGERS } else { x };
-    rounded as i64 as u64
+    const HALF: f64 = 4_294_967_296.0;
+    let shifted = x * (1.0 / HALF) + INTEGERS;
+    let nearest = shifted - INTEGERS;
+    let floor = if nearest > x * (1.0 / HALF) { nearest - 1.0 } else { nearest };
+    // Exact: the low half of x, its fraction included, has no more bits than x.
+    let low = x - floor * HALF;
+    let high = (floor + INTEGERS).to_bits() & LOW_BITS;
+    (high << 32) + ((low + INTEGERS).to_bits() & LOW_BITS)
 }
 
 #[cfg(test)]
@@ -83,7 +124,13 @@ mod tests {
             (2f64.powi(51) + 0.5, 1 << 51),
             (2f64.powi(51) + 1.5, (1 << 51) + 2),
             (2f64.powi(52) - 0.5, 1 << 52),
+            (2f64.powi(32) - 0.5, 1 << 32),
+            (2f64.powi(32) + 0.5, 1 << 32),
+            (2f64.powi(32) + 1.5, (1 << 32) + 2),
+            (3.0 * 2f64.powi(31) + 0.5, 3 << 31),
             (2f64.powi(61), 1 << 61),
+            (2f64.powi(62) - 512.0, (1 << 62) - 512),
+            (2f64.powi(62), 1 << 62),
         ];
         for (x, expected) in cases {
             assert_eq!(round_half_even(x), expected, "{x}");

@@ -8,7 +8,7 @@ mod source;
 
 use std::fmt;
 
-use burn::tensor::{Device, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 
 pub use safetensors::Checkpoint;
 pub use source::Source;
@@ -22,6 +22,16 @@ pub trait Weights {
     /// # Errors
     /// If there is no such tensor, or not of this shape, or its file cannot be read.
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<TensorData, Error>;
+
+    /// A matrix `[output, input]`, in the type it is stored in where the kernels read that type
+    /// (f32, bf16), else as f32.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<Tensor<2>, Error> {
+        let data = self.take(name, &shape)?;
+        Ok(Tensor::from_data(data, self.device()))
+    }
 
     /// The device that will hold them.
     fn device(&self) -> &Device;

@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ::safetensors::tensor::{Dtype, Metadata};
-use burn::tensor::{Device, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use draftproof_kernels::burn as kernels;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
@@ -252,6 +253,23 @@ impl Weights for Checkpoint {
         let shard = &mut self.shards[index];
         let bytes = shard.blob.read(shard.data_start + start, bytes)?;
         Ok(TensorData::new(weight_type.widen(&bytes), shape.to_vec()))
+    }
+
+    /// On the bytes of the file or of the program themselves: nothing is widened or copied.
+    fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<Tensor<2>, Error> {
+        let (entry, weight_type) = self.find(name, &shape, "the checkpoint")?;
+        let dtype = match weight_type {
+            WeightType::F32 => DType::F32,
+            WeightType::Bf16 => DType::BF16,
+            WeightType::F16 => {
+                let data = self.take(name, &shape)?;
+                return Ok(Tensor::from_data(data, &self.device));
+            }
+        };
+        let (index, start, bytes) = (entry.shard, entry.start, entry.bytes);
+        let shard = &mut self.shards[index];
+        let piece = shard.blob.share(shard.data_start + start, bytes)?;
+        Ok(kernels::weights(piece, shape, dtype, &self.device))
     }
 
     fn device(&self) -> &Device {

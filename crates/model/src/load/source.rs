@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use draftproof_kernels::map::{Map, MapView};
+
 use crate::Error;
 
 /// A set of files with one name each.
@@ -87,14 +89,30 @@ fn open_file(path: &Path) -> Result<Option<Blob>, Error> {
     }
     let file = File::open(path).map_err(failed)?;
     let len = file.metadata().map_err(failed)?.len();
-    Ok(Some(Blob::File { path: path.into(), file, len }))
+    Ok(Some(Blob::File { path: path.into(), file, len, map: None }))
 }
 
 /// An open file that is read in pieces.
 #[derive(Debug)]
 pub(crate) enum Blob {
-    File { path: PathBuf, file: File, len: u64 },
+    File { path: PathBuf, file: File, len: u64, map: Option<Map> },
     Static(&'static [u8]),
+}
+
+/// Bytes that stay where they are: in the file's map, or in the program.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    Mapped(MapView),
+    Static(&'static [u8]),
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(view) => view,
+            Self::Static(bytes) => bytes,
+        }
+    }
 }
 
 impl Blob {
@@ -102,6 +120,29 @@ impl Blob {
         match self {
             Self::File { len, .. } => *len,
             Self::Static(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// As [`read`](Self::read), without a copy: the file is mapped on first use.
+    pub(crate) fn share(&mut self, offset: u64, count: usize) -> Result<Piece, Error> {
+        let start = offset as usize;
+        match self {
+            Self::File { path, file, map, .. } => {
+                let failed = |source| Error::Io { path: path.clone(), source };
+                let map = match map {
+                    Some(map) => map,
+                    None => map.insert(Map::of(file).map_err(failed)?),
+                };
+                // The file may have shrunk since its length was read.
+                if map.len() < start.saturating_add(count) {
+                    return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+                }
+                Ok(Piece::Mapped(map.view(start..start + count)))
+            }
+            Self::Static(bytes) => {
+                let piece = bytes.get(start..start.saturating_add(count));
+                Ok(Piece::Static(piece.unwrap_or_default()))
+            }
         }
     }
 
