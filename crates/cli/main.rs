@@ -2,6 +2,15 @@
 //!
 //! Exit codes: 0 all went well (a closed pipe included), 1 a check did not pass, 2 usage, input or I/O.
 
+/// As the standard library's, but a message that nobody can read (standard error is closed) is lost
+/// rather than the end of the program: `2>&1 | head` closes it.
+macro_rules! eprintln {
+    ($($message:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($message)*);
+    }};
+}
+
 mod args;
 mod contract;
 mod generate;
