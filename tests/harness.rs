@@ -1,6 +1,7 @@
 //! Runs the program and takes its results apart.
 //!
-//! Every run through here must end by itself, with exit code 0, 1 or 2, and must not panic.
+//! Every run through here must end by itself, with exit code 0, 1 or 2, must not panic, and must not
+//! say the same thing twice in a message.
 
 use std::{
     ffi::OsStr,
@@ -117,6 +118,10 @@ impl Finished {
     pub(crate) fn new(shown: String, output: Output) -> Self {
         let stderr = String::from_utf8(output.stderr).expect("messages are UTF-8");
         assert!(!stderr.contains("panicked"), "{shown}: {stderr}");
+        for message in stderr.lines().filter(|line| line.starts_with("draftproof: ")) {
+            let parts: Vec<&str> = message.split(": ").collect();
+            assert!(parts.windows(2).all(|pair| pair[0] != pair[1]), "{shown}: {message}");
+        }
         let code = output.status.code();
         let code = code.unwrap_or_else(|| panic!("{shown}: {}: {stderr}", output.status));
         assert!((0..=2).contains(&code), "{shown}: exit code {code}: {stderr}");

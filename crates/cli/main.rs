@@ -40,10 +40,21 @@ fn main() -> ExitCode {
         // Whoever read our output has seen enough.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("draftproof: {error:#}");
+            eprintln!("draftproof: {}", message(&error));
             ExitCode::from(2)
         }
     }
+}
+
+/// The error and its causes, less those that the message before them quotes.
+fn message(error: &anyhow::Error) -> String {
+    let mut message = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !message.ends_with(&cause) {
+            message = format!("{message}: {cause}");
+        }
+    }
+    message
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
