@@ -1,3 +1,23 @@
 //! End-to-end tests, through the binary only (but for the rules of the workspace).
 
+// Runs the program and takes its results apart.
+mod harness;
+// Small models, written on the fly, whose logits a test chooses.
+mod tiny;
+
+// Who may import whom.
 mod architecture;
+// Equal bit for bit once all kernels are row-invariant; nearly so until then.
+mod bits;
+// Where a text ends: EOS inside blocks, stop ids, full contexts.
+mod ends;
+// A draft changes the speed, not the text.
+mod equality;
+// Bad flags, files, models and pairs: message and exit code.
+mod errors;
+// What `generate` prints, where, in which form; each flag when all is well.
+mod generate;
+// Faults that came back to us.
+mod regression;
+// Whole characters, as they are decided; closed pipes.
+mod streaming;

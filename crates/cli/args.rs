@@ -19,6 +19,8 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Continue a prompt: text to stdout, everything else to stderr.
+    // A negative number after a flag is that flag's wrong value, not an unknown flag.
+    #[command(allow_negative_numbers = true)]
     Generate(Box<GenerateArguments>),
     /// Print which law the text follows: seven points and a hash.
     Contract(Box<ContractArguments>),

@@ -2,6 +2,15 @@
 //!
 //! Exit codes: 0 all went well (a closed pipe included), 1 a check did not pass, 2 usage, input or I/O.
 
+/// As the standard library's, but a message that nobody can read (standard error is closed) is lost
+/// rather than the end of the program: `2>&1 | head` closes it.
+macro_rules! eprintln {
+    ($($message:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($message)*);
+    }};
+}
+
 mod args;
 mod contract;
 mod generate;
@@ -31,10 +40,21 @@ fn main() -> ExitCode {
         // Whoever read our output has seen enough.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("draftproof: {error:#}");
+            eprintln!("draftproof: {}", message(&error));
             ExitCode::from(2)
         }
     }
+}
+
+/// The error and its causes, less those that the message before them quotes.
+fn message(error: &anyhow::Error) -> String {
+    let mut message = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !message.ends_with(&cause) {
+            message = format!("{message}: {cause}");
+        }
+    }
+    message
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {

@@ -42,6 +42,9 @@ impl Models {
         };
         let default = if draft_name.is_some() { DrafterKind::Model } else { DrafterKind::Ngram };
         let target = open_target(arguments)?;
+        if let (Some(device), None) = (&arguments.draft_device, &draft_name) {
+            bail!("--draft-device {device} is not used without a draft model; drop it");
+        }
         let draft_device = arguments.draft_device.as_ref().unwrap_or(&arguments.device);
         let mut draft =
             draft_name.map(|name| open(&name, Role::Draft, draft_device)).transpose()?;
