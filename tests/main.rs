@@ -9,6 +9,8 @@ mod tiny;
 mod architecture;
 // Equal bit for bit once all kernels are row-invariant; nearly so until then.
 mod bits;
+// The contract card and its hash.
+mod contract;
 // Where a text ends: EOS inside blocks, stop ids, full contexts.
 mod ends;
 // A draft changes the speed, not the text.
@@ -19,5 +21,9 @@ mod errors;
 mod generate;
 // Faults that came back to us.
 mod regression;
+// Every setting reaches the text.
+mod sampler;
 // Whole characters, as they are decided; closed pipes.
 mod streaming;
+// Traces that hold, and edits that do not.
+mod trace;

@@ -296,7 +296,8 @@ def make_case(row, choose):
 def check_coverage(rows):
     """That the cases, chosen by chance, are not idle ones."""
     cases = [(row["shape"], case) for row in rows for case in row["cases"]]
-    for name, values in [("temperature", TEMPERATURES), ("top_k", TOP_KS), ("top_p", TOP_PS), ("min_p", MIN_PS)]:
+    choices = {"temperature": TEMPERATURES, "top_k": TOP_KS, "top_p": TOP_PS, "min_p": MIN_PS}
+    for name, values in choices.items():
         assert {case[name] for _, case in cases} == set(values), name
     for shape in SHAPES:
         wide = [c for s, c in cases if s == shape and c["temperature"] != "0" and c["top_k"] == 0]
@@ -304,7 +305,8 @@ def check_coverage(rows):
     many = sum(case["kept"] > 1 for _, case in cases)
     assert many > len(cases) * 2 // 3, many
     assert min(BORDER_TIES.values()) >= 5, BORDER_TIES
-    print(f"{len(rows)} rows, {len(cases)} cases, {many} of more than one token; border ties {BORDER_TIES}", file=sys.stderr)
+    figures = f"{len(rows)} rows, {len(cases)} cases, {many} of more than one token"
+    print(f"{figures}; border ties {BORDER_TIES}", file=sys.stderr)
 
 
 def make_rows():
