@@ -71,7 +71,8 @@ fn json_has_every_key_that_scripts_rely_on() {
             .as_str()
             .is_some_and(|text| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit()))
     };
-    let keys: [(&str, &dyn Fn(&Value) -> bool); 21] = [
+    type Fits<'a> = &'a dyn Fn(&Value) -> bool;
+    let keys: [(&str, Fits<'_>); 21] = [
         ("/text", &Value::is_string),
         ("/tokens", &|value| ids(value).len() == 24),
         ("/finish_reason", &|value| value == "length"),
