@@ -19,7 +19,7 @@ use crate::{
 const NOISE: f64 = 1e-4;
 
 /// How close two logits must be for the noise to decide between them. To become 0.
-const CLOSE: f64 = 1e-3;
+const CLOSE: f64 = 1e-4;
 
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))

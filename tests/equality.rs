@@ -113,6 +113,25 @@ fn acceptance_is_as_the_draft_deserves() {
     }
 }
 
+/// Sampled with the same law, or raced with the same noise: a draft that is its own target is never
+/// rejected.
+#[test]
+fn a_draft_that_is_the_target_is_always_accepted() {
+    let model = Tiny::letters(14).noisy(14).write();
+    for rule in RULES {
+        for sampler in ["", "--temperature 0.8 --top-k 6 --top-p 0.9", "--min-p 0.3"] {
+            let words = format!("--seed 3 --max-tokens 40 --draft-len 4 --verify {rule} {sampler}");
+            let object = generate(&words).ids(&[2]).model(&model).draft(&model).json();
+            let stats = &object["stats"];
+            assert_eq!(
+                (&stats["accepted"], &stats["drafted"]),
+                (&32.into(), &32.into()),
+                "{words}"
+            );
+        }
+    }
+}
+
 /// Table models have the same bits in any pass, so this is equality without any allowance.
 #[test]
 fn coupled_ids_do_not_depend_on_the_draft() {

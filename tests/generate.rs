@@ -66,10 +66,17 @@ fn json_has_every_key_that_scripts_rely_on() {
     let is_share = |value: &Value| value.as_f64().is_some_and(|x| (0.0..=1.0).contains(&x));
     let is_positive = |value: &Value| value.as_f64().is_some_and(|x| x > 0.0 && x.is_finite());
     let shares = |value: &Value| value.as_array().is_some_and(|list| list.iter().all(is_share));
-    let keys: [(&str, &dyn Fn(&Value) -> bool); 20] = [
+    let is_hash = |value: &Value| {
+        value
+            .as_str()
+            .is_some_and(|text| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit()))
+    };
+    type Fits<'a> = &'a dyn Fn(&Value) -> bool;
+    let keys: [(&str, Fits<'_>); 21] = [
         ("/text", &Value::is_string),
         ("/tokens", &|value| ids(value).len() == 24),
         ("/finish_reason", &|value| value == "length"),
+        ("/contract", &is_hash),
         ("/seed", &is_u64),
         ("/sequence", &is_u64),
         ("/stats/rounds", &Value::is_u64),

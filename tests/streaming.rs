@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    harness::{DRAFTERS, Finished, Run, generate, golden, text, with_drafter},
+    harness::{DRAFTERS, Finished, Run, draftproof, generate, golden, text, with_drafter},
     tiny::{self, EOS, Tiny},
 };
 
@@ -148,6 +148,20 @@ fn a_closed_pipe_is_success() {
             assert_eq!(finished.code, 0, "{flags}: {finished:?}");
             assert!(!finished.stderr.contains("draftproof: "), "{flags}: {finished:?}");
         }
+    }
+    let trace = model.path().join("trace.jsonl");
+    let run = generate("--seed 1 --max-tokens 60 --trace").arg(&trace).ids(&[2]);
+    run.model(&model).ok();
+    let other_commands = [
+        draftproof("contract").model(&model),
+        draftproof("contract --json").model(&model),
+        draftproof("replay").arg(&trace),
+        draftproof("--help"),
+    ];
+    for run in other_commands {
+        let mut child = start(run);
+        drop(child.stdout.take());
+        assert_eq!(finish(child).code, 0);
     }
     let whole = generate("--seed 1 --max-tokens 60").ids(&[2]).model(&model).ok();
     assert_eq!(whole.stdout.len(), 60 * 5500);

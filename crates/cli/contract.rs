@@ -3,6 +3,8 @@
 //! The hash covers the target law only: the model, the sampler's settings, and what ends a text. Not
 //! the drafter, the draft length, the rule or the device: they do not change the law.
 
+use std::io::{self, Write};
+
 use anyhow::Result;
 use draftproof_decode::{Sampler, Token};
 use draftproof_model::Model;
@@ -125,21 +127,22 @@ pub(crate) fn run(arguments: &ContractArguments) -> Result<()> {
     let target = open_target(&arguments.models)?;
     let sampler = settings::sampler(&arguments.sampler, &target)?;
     let contract = Contract::new(&target, &sampler, &arguments.ends);
+    let mut out = io::stdout().lock();
     if arguments.json {
-        println!("{}", contract.to_json(&target));
+        writeln!(out, "{}", contract.to_json(&target))?;
         return Ok(());
     }
-    println!("contract {}", contract.hash());
-    println!("model    {}", target.name());
+    writeln!(out, "contract {}", contract.hash())?;
+    writeln!(out, "model    {}", target.name())?;
     for (section, entries) in contract.law.as_object().into_iter().flatten() {
-        println!("\n{section}");
+        writeln!(out, "\n{section}")?;
         for (name, value) in entries.as_object().into_iter().flatten() {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            println!("  {name:<20} {value}");
+            writeln!(out, "  {name:<20} {value}")?;
         }
     }
     for (number, (title, text)) in points(&target).into_iter().enumerate() {
-        println!("\n{}. {title}\n   {text}", number + 1);
+        writeln!(out, "\n{}. {title}\n   {text}", number + 1)?;
     }
     Ok(())
 }

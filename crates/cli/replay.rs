@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{BufRead, BufReader, BufWriter, Read, Write},
+    io::{self, BufRead, BufReader, BufWriter, Read, Write},
     path::{Path, PathBuf},
 };
 
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<bool> {
         }
     }
     match replayer.finish() {
-        Ok(summary) => println!("{summary}"),
+        Ok(summary) => writeln!(io::stdout(), "{summary}")?,
         Err(error) => {
             eprintln!("draftproof: {}: {error}", path.display());
             return Ok(false);
