@@ -1,9 +1,5 @@
-//! What is equal bit for bit once every kernel is row-invariant, and only nearly so until then.
-//!
-//! burn's plain matrix products take another path for one row than for several, so the logits of a
-//! verify pass differ from those of plain decoding in the last bits. **When the row-invariant
-//! kernels are in: set both constants to 0**, and the tests of this module become the promise
-//! *Bits* itself. (The table models of the other modules have exact logits on any kernel.)
+//! The promise *Bits*: a row of logits depends on its prefix only, so a draft never changes greedy
+//! text, nor coupled text, nor a single log-probability; to the last bit.
 
 use std::path::Path;
 
@@ -11,19 +7,9 @@ use serde_json::Value;
 
 use crate::{
     errors::breaks_after,
-    harness::{RULES, generate, golden, ids, read_json, text, tokens},
+    harness::{RULES, generate, golden, ids, read_json, tokens},
     tiny::{Tiny, spell},
 };
-
-/// How far the log-probabilities of two runs may be apart. To become 0.
-const NOISE: f64 = 1e-4;
-
-/// How close two logits must be for the noise to decide between them. To become 0.
-const CLOSE: f64 = 1e-4;
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
-}
 
 /// Fails unless both runs say the same of every token.
 fn assert_same_logprobs(a: &Value, b: &Value, about: &str) {
@@ -33,8 +19,7 @@ fn assert_same_logprobs(a: &Value, b: &Value, about: &str) {
     assert_eq!(lists.0.len(), lists.1.len(), "{about}");
     for (one, other) in lists.0.iter().zip(lists.1) {
         for key in ["raw", "contract"] {
-            let apart = (number(&one[key]) - number(&other[key])).abs();
-            assert!(apart <= NOISE, "{about}: {one} against {other}");
+            assert_eq!(one[key], other[key], "{about}: {one} against {other}");
         }
     }
 }
@@ -93,34 +78,35 @@ fn coupled_text_is_the_same_with_any_draft() {
     }
 }
 
-/// Greedy fable with a draft against fable alone: equal until two logits are closer than the noise.
+/// Every prompt of fable's list × drafter × draft length × rule: greedy text, and coupled text of a
+/// seed, are those of plain decoding.
 #[test]
-fn greedy_fable_differs_at_near_ties_only() {
+fn fable_writes_the_same_with_any_draft() {
     let prompts = include_str!("../models/fable/prompts.txt");
-    let mut different = 0;
-    for prompt in prompts.lines().step_by(8) {
-        let run = |words: &str| {
-            let run = generate("--temperature 0 --max-tokens 64 --logprobs 2").words(words);
-            run.arg(prompt).json()
-        };
-        let (plain, drafted) = (run("--drafter none"), run("--draft-len 4"));
-        let pairs = tokens(&plain).into_iter().zip(tokens(&drafted));
-        let Some(at) = pairs.into_iter().position(|(one, other)| one != other) else {
-            assert_eq!(text(&plain), text(&drafted));
-            continue;
-        };
-        different += 1;
-        let top = &plain["logprobs"][at]["top"];
-        let margin = number(&top[0]["raw"]) - number(&top[1]["raw"]);
-        println!("token {at} differs at a margin of {margin:e}: {prompt}");
-        assert!(margin < CLOSE, "token {at} differs at a margin of {margin}: {prompt}");
+    let mut compared = 0;
+    for prompt in prompts.lines().filter(|line| !line.is_empty()) {
+        for sampler in ["--temperature 0", "--verify coupled --seed 5"] {
+            let run = |words: &str| {
+                let run = generate("--ignore-eos --max-tokens 64").words(sampler).words(words);
+                tokens(&run.arg(prompt).json())
+            };
+            let plain = run("--drafter none");
+            let mut drafts =
+                vec!["--draft-len 1", "--draft-len 7", "--drafter ngram --draft-len 4"];
+            if sampler == "--temperature 0" {
+                drafts.push("--verify block --draft-len 4");
+            }
+            for words in drafts {
+                assert_eq!(run(words), plain, "{sampler} {words}: {prompt}");
+                compared += plain.len();
+            }
+        }
     }
-    println!("{different} of 4 texts differ");
+    assert!(compared > 10_000, "{compared} tokens compared");
 }
 
 /// A drafted token with a NaN inside must not reach the rows before it: they do not see it.
 #[test]
-#[ignore = "burn's attention multiplies a masked NaN by 0, which is NaN: needs the kernels"]
 fn an_unusable_row_harms_no_row_before_it() {
     let path = spell("abcdefgh");
     let target = breaks_after(&path, 3, f32::NAN).write();
@@ -132,7 +118,8 @@ fn an_unusable_row_harms_no_row_before_it() {
                 run.words("--verify").arg(rule).ids(&path[..1]).model(&target).draft(&draft)
             };
             let run = command("").run();
-            assert_eq!(run.stdout, "bcd", "{rule} {length}");
+            // The failing round shows nothing, also of what it had accepted.
+            assert!("bcd".starts_with(&run.stdout), "{rule} {length}: {}", run.stdout);
             run.failed(&["position 4 "]);
             assert_eq!(command("--max-tokens 3").ok().stdout, "bcd", "{rule} {length}");
             assert_eq!(command("--stop d").ok().stdout, "bc", "{rule} {length}");

@@ -360,9 +360,8 @@ pub fn overlap(p: &Dist, q: &Dist) -> Fraction {
 #[must_use]
 pub fn overlap_estimate(p: &Dist, q: &Dist) -> f64 {
     let (p_unit, q_unit) = (1.0 / p.total as f64, 1.0 / q.total as f64);
-    let shared = |p_weight: u64, q_weight: u64| {
-        (p_weight as f64 * p_unit).min(q_weight as f64 * q_unit)
-    };
+    let shared =
+        |p_weight: u64, q_weight: u64| (p_weight as f64 * p_unit).min(q_weight as f64 * q_unit);
     match (&p.form, &q.form) {
         (Form::Dense(p), Form::Dense(q)) => Arch::new().dispatch(|| {
             let mut lanes = [0.0; 8];

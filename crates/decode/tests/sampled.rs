@@ -90,9 +90,8 @@ fn races_follow_their_law() {
 #[test]
 fn coupled_winners_agree_as_often_as_they_should() {
     let (p, q) = ([1.0, 2.0, 3.0, 4.0], [4.0, 3.0, 2.0, 1.0]);
-    let expected: f64 = (0..4)
-        .map(|i| 1.0 / (0..4).map(|j| f64::max(p[j] / p[i], q[j] / q[i])).sum::<f64>())
-        .sum();
+    let expected: f64 =
+        (0..4).map(|i| 1.0 / (0..4).map(|j| f64::max(p[j] / p[i], q[j] / q[i])).sum::<f64>()).sum();
     let law = |weights: [f64; 4]| {
         Dist::dense(weights.iter().map(|&w| w as u64).collect()).expect("a law")
     };

@@ -25,8 +25,7 @@ macro_rules! embed {
             ("tokenizer_config.json", embed!($folder, "tokenizer_config.json")),
         ]
     };
-    ($folder:literal, $file:literal) => {
-        {
+    ($folder:literal, $file:literal) => {{
         // Aligned, so that weights are read in place.
         const FILE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
             env!("CARGO_MANIFEST_DIR"),
@@ -36,8 +35,7 @@ macro_rules! embed {
             $file
         )));
         &FILE.0
-    }
-    };
+    }};
 }
 
 static FABLE_TARGET: Files = embed!("fable/target");

@@ -102,10 +102,7 @@ impl Rope {
             // Doubling: the work of all growths stays proportional to the text.
             _ => self.compute(end.max(2 * covered).max(FIRST).min(self.context.max(end))),
         };
-        let rows = (
-            cos.clone().select(0, positions.clone()),
-            sin.clone().select(0, positions),
-        );
+        let rows = (cos.clone().select(0, positions.clone()), sin.clone().select(0, positions));
         self.table = Some((cos, sin));
         rows
     }
