@@ -16,8 +16,8 @@ use draftproof_decode::{
 
 const WIDE: usize = 151_936;
 
-/// Logits like a language model's: a few large ones, a long tail.
-fn row(vocab: usize, seed: u64) -> Vec<f32> {
+/// Logits like a language model's: a long tail, and 40 tokens that stand out by `peak`.
+fn row(vocab: usize, seed: u64, peak: f32) -> Vec<f32> {
     let mut state = seed;
     let mut unit = || {
         state =
@@ -27,7 +27,7 @@ fn row(vocab: usize, seed: u64) -> Vec<f32> {
     (0..vocab)
         .map(|_| {
             let normal: f32 = (0..6).map(|_| unit()).sum::<f32>() - 3.0;
-            3.0 * normal + if unit() < 0.0005 { 6.0 } else { 0.0 }
+            3.0 * normal + if unit() < 40.0 / vocab as f32 { peak } else { 0.0 }
         })
         .collect()
 }
@@ -58,9 +58,10 @@ fn sort_everything(logits: &[f32], p: f64) -> Vec<(usize, f64)> {
 }
 
 fn sampler(c: &mut Criterion) {
-    for (name, vocab) in [("151936", WIDE), ("4096", 4096)] {
-        let logits = row(vocab, 1);
-        let mut group = c.benchmark_group(format!("law, {name} ids"));
+    let rows = [("151936 ids, peaked", WIDE, 12.0), ("151936 ids, flat", WIDE, 0.0)];
+    for (name, vocab, peak) in rows.into_iter().chain([("4096 ids", 4096, 6.0)]) {
+        let logits = row(vocab, 1, peak);
+        let mut group = c.benchmark_group(format!("law, {name}"));
         for (name, settings) in [
             ("temperature", settings(0, "1")),
             ("temperature, top-k 50, top-p 0.9", settings(50, "0.9")),
@@ -79,7 +80,7 @@ fn sampler(c: &mut Criterion) {
 fn verdict(c: &mut Criterion) {
     let round = RoundNoise { seed: Seed { seed: 1, sequence: 0 }, round_start: 9 };
     for (name, settings) in [("dense", settings(0, "1")), ("top-k 50", settings(50, "1"))] {
-        let (p, q) = (law(&settings, &row(WIDE, 1)), law(&settings, &row(WIDE, 2)));
+        let (p, q) = (law(&settings, &row(WIDE, 1, 12.0)), law(&settings, &row(WIDE, 2, 12.0)));
         let x = q.support().map(|(token, _)| token).next().expect("a token");
         let mut group = c.benchmark_group(format!("verdict, 151936 ids, {name}"));
         group.bench_function("acceptance", |b| b.iter(|| acceptance(black_box(&p), &q, x)));

@@ -7,7 +7,9 @@ use crate::harness::{RULES, draftproof, generate};
 fn trace(words: &str) -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("trace.jsonl");
-    generate("--seed 5 --max-tokens 30 --draft-len 3")
+    let length = if words.contains("--max-tokens") { "" } else { "--max-tokens 30" };
+    generate("--seed 5 --draft-len 3")
+        .words(length)
         .words(words)
         .arg("--trace")
         .arg(&file)
@@ -19,7 +21,15 @@ fn trace(words: &str) -> (tempfile::TempDir, std::path::PathBuf) {
 #[test]
 fn every_rule_and_drafter_leaves_a_trace_that_holds() {
     for rule in RULES {
-        for words in ["", "--drafter ngram", "--drafter none", "--n 3", "--trace-full --top-k 20"] {
+        // More continuations than share a pass, too.
+        for words in [
+            "--n 35 --max-tokens 4",
+            "",
+            "--drafter ngram",
+            "--drafter none",
+            "--n 3",
+            "--trace-full --top-k 20",
+        ] {
             let (_folder, file) = trace(&format!("--verify {rule} {words}"));
             let replayed = draftproof("replay").arg(&file).ok();
             assert!(replayed.stdout.contains(rule), "{}", replayed.stdout);

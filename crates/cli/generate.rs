@@ -102,7 +102,7 @@ fn verifier(rule: VerifyRule) -> &'static dyn Verifier {
 /// What each row beyond the first adds to a verify pass, in passes of one row. A pass reads the
 /// weights once for all its rows; this is the arithmetic that comes on top, as measured with the
 /// row-invariant kernels.
-const ROW_COST: f64 = 0.05;
+const ROW_COST: f64 = 0.13;
 
 /// `auto` weighs costs that follow from the shapes: a draft step reads the draft's weights, a verify
 /// pass the target's.

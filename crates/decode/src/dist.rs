@@ -191,7 +191,8 @@ impl Dist {
         let weights = self.weights();
         let mut below = 0u64;
         for (b, block) in weights.chunks(BLOCK).enumerate() {
-            let sum: u64 = block.iter().sum();
+            // Part of the total, so it cannot overflow.
+            let sum = block.iter().fold(0u64, |sum, &weight| sum.wrapping_add(weight));
             if u - below >= sum {
                 below += sum;
                 continue;
@@ -266,9 +267,12 @@ fn checked_total(vocab: usize, weights: &[u64]) -> Result<u64, DistError> {
     if vocab > MAX_VOCAB {
         return Err(DistError::TooWide { vocab });
     }
-    // In halves, which no row of at most 2^24 can overflow, and which vectorise.
-    let high: u64 = weights.iter().map(|&weight| weight >> 32).sum();
-    let low: u64 = weights.iter().map(|&weight| weight & u64::from(u32::MAX)).sum();
+    // In halves, which no row of at most 2^24 can overflow; unchecked sums vectorise.
+    let sum = |half: fn(u64) -> u64| {
+        weights.iter().fold(0u64, |sum, &weight| sum.wrapping_add(half(weight)))
+    };
+    let high = sum(|weight| weight >> 32);
+    let low = sum(|weight| weight & u64::from(u32::MAX));
     let total = (u128::from(high) << 32) + u128::from(low);
     match u64::try_from(total) {
         Ok(0) => Err(DistError::Empty { vocab }),

@@ -42,7 +42,12 @@ pub(super) fn weights(logits: &[f64], temperature: f64) -> Vec<u64> {
     let arch = Arch::new();
     let max = arch.dispatch(|| largest(logits));
     let mut row = vec![0; logits.len()];
-    let bound = arch.dispatch(|| exponentials(logits, max, temperature, &mut row));
+    // x / 1 = x, and divisions are what this loop waits for.
+    let bound = if temperature == 1.0 {
+        arch.dispatch(|| exponentials::<false>(logits, max, temperature, &mut row))
+    } else {
+        arch.dispatch(|| exponentials::<true>(logits, max, temperature, &mut row))
+    };
     // ⌈log2 S⌉ ≥ 0, since the largest logit alone contributes 2^32 to the bound.
     let log_2 = u64::BITS - (bound - 1).leading_zeros() - 32;
     let scale = f64::from_bits(u64::from(1023 + 61 - log_2) << 52);
@@ -71,16 +76,22 @@ const LOW_BITS: u64 = (1 << 52) - 1;
 
 /// Writes the bits of `exp((z − max)/T)` to `row` and returns `Σ ⌈2^32 · exp((z − max)/T)⌉`.
 #[inline(always)]
-fn exponentials(logits: &[f64], max: f64, temperature: f64, row: &mut [u64]) -> u64 {
-    let mut bound = 0;
+fn exponentials<const DIVIDE: bool>(
+    logits: &[f64],
+    max: f64,
+    temperature: f64,
+    row: &mut [u64],
+) -> u64 {
+    // Wrapping, since checked sums do not vectorise: it is at most V·(2^32 + 1) < 2^57.
+    let mut bound = 0u64;
     for (bits, &z) in row.iter_mut().zip(logits) {
-        let x = (z - max) / temperature;
+        let x = if DIVIDE { (z - max) / temperature } else { z - max };
         let e = exp(if x < 0.0 { x } else { 0.0 });
         *bits = e.to_bits();
         let scaled = e * 4_294_967_296.0;
         let shifted = scaled + INTEGERS;
         let short = u64::from(shifted - INTEGERS < scaled);
-        bound += (shifted.to_bits() & LOW_BITS) + short;
+        bound = bound.wrapping_add(shifted.to_bits() & LOW_BITS).wrapping_add(short);
     }
     bound
 }
@@ -104,7 +115,7 @@ fn round_half_even(x: f64) -> u64 {
     // Exact: the low half of x, its fraction included, has no more bits than x.
     let low = x - floor * HALF;
     let high = (floor + INTEGERS).to_bits() & LOW_BITS;
-    (high << 32) + ((low + INTEGERS).to_bits() & LOW_BITS)
+    (high << 32).wrapping_add((low + INTEGERS).to_bits() & LOW_BITS)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! [`Replayer`]: a trace is read line by line, and every decision is derived again.
 
+use std::collections::VecDeque;
+
 use super::{
     check::{At, Checked, Fail, Held, Walk, same},
     format::{Closing, FORMAT, Footer, Header, Opening, Position, Record, Rule, Source, VERSION},
@@ -9,6 +11,7 @@ use super::{
 use crate::{
     FinishReason, Token,
     dist::MAX_VOCAB,
+    generate::COMPANY,
     noise::{RoundNoise, Seed},
 };
 
@@ -44,8 +47,8 @@ pub struct Replayer {
 struct Running {
     header: Header,
     sequences: Vec<Sequence>,
-    /// Whose turn it is: an index into the sequences, if one is left.
-    turn: Option<usize>,
+    /// Whose turns are left in this pass, as indices into the sequences.
+    turns: VecDeque<usize>,
     open: Option<Open>,
     rounds: u64,
     by_origin: [u64; 3],
@@ -204,7 +207,7 @@ impl Running {
         let mut run = Self {
             header,
             sequences,
-            turn: None,
+            turns: VecDeque::new(),
             open: None,
             rounds: 0,
             by_origin: [0; 3],
@@ -212,20 +215,18 @@ impl Running {
             overlap: 0.0,
             judged: 0,
         };
-        run.turn = run.next_turn(0);
+        run.turns = run.next_pass();
         Ok(run)
     }
 
-    /// The first sequence from `from` on, round the circle, that has not ended.
-    fn next_turn(&self, from: usize) -> Option<usize> {
-        let count = self.sequences.len();
-        (from..count)
-            .chain(0..from.min(count))
-            .find(|&index| self.sequences[index].finish.is_none())
+    /// The sequences of the next pass: the first that have not ended, as many as share one.
+    fn next_pass(&self) -> VecDeque<usize> {
+        let open = (0..self.sequences.len()).filter(|&i| self.sequences[i].finish.is_none());
+        open.take(COMPANY).collect()
     }
 
     fn position(&mut self, place: &Position) -> Checked {
-        let Some(index) = self.turn else {
+        let Some(&index) = self.turns.front() else {
             return Err(Fail::new("line", "the footer, all sequences have ended", "a position"));
         };
         let (opening, sequence) = (&self.header.sequences[index], &mut self.sequences[index]);
@@ -262,7 +263,10 @@ impl Running {
             sequence.rounds += 1;
             self.rounds += 1;
             self.open = None;
-            self.turn = self.next_turn(index + 1);
+            self.turns.pop_front();
+            if self.turns.is_empty() {
+                self.turns = self.next_pass();
+            }
         } else {
             let next = open.offset.checked_add(1);
             open.offset = next.ok_or_else(|| Fail::new("offset", "below 2^32 − 1", u32::MAX))?;
