@@ -320,13 +320,9 @@ impl Session {
             if let Some(proposal) = proposal {
                 self.stats.judged(i, accepted, law, proposal.q());
             }
-            self.stats.emitted(law);
-            self.tokens.push(token);
             let (logits, is_eos) = (rows.row(i), self.limits.eos.contains(&token));
             let emitted = Emitted { session: id, token, origin, law, logits, is_eos };
-            let stop = listener.token(&emitted).map_err(Error::Listener)?;
-            self.finish = self.end_after(is_eos, stop, context);
-            if self.finish.is_some() {
+            if self.emit(&emitted, listener, context)? {
                 break;
             }
         }
@@ -334,6 +330,44 @@ impl Session {
         let finish = self.finish;
         let judged = JudgedRound { session: id, noise, draft, verdict: &verdict, kept, finish };
         listener.round(&judged).map_err(Error::Listener)
+    }
+
+    /// Appends a token and tells the listener; true if the text ends with it.
+    fn emit(
+        &mut self,
+        emitted: &Emitted<'_>,
+        listener: &mut dyn Listener,
+        context: usize,
+    ) -> Result<bool, Error> {
+        self.stats.emitted(emitted.law);
+        self.tokens.push(emitted.token);
+        let stop = listener.token(emitted).map_err(Error::Listener)?;
+        self.finish = self.end_after(emitted.is_eos, stop, context);
+        Ok(self.finish.is_some())
+    }
+
+    /// Takes the first `accepted` drafted tokens of a round that a row without a law stopped before
+    /// it could decide the token behind them; true if the text ends with one of them, so that the
+    /// row decides nothing. (The round is no judged round: a trace does not hold it.)
+    pub(crate) fn commit_accepted(
+        &mut self,
+        id: SessionId,
+        accepted: usize,
+        laws: &RowLaws<'_>,
+        rows: &Rows,
+        listener: &mut dyn Listener,
+        context: usize,
+    ) -> Result<bool, Error> {
+        for i in 0..accepted {
+            let (token, law) = (laws.tokens[laws.committed + i], laws.law(i)?);
+            let (logits, is_eos) = (rows.row(i), self.limits.eos.contains(&token));
+            let (origin, law) = (Origin::Draft, &law);
+            let emitted = Emitted { session: id, token, origin, law, logits, is_eos };
+            if self.emit(&emitted, listener, context)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Why the text ends after its last token, if it does; the first reason that holds.
@@ -381,6 +415,13 @@ impl<'a> RowLaws<'a> {
         tokens.extend(draft.proposals.iter().map(|proposal| proposal.token()));
         let (committed, prompt_len) = (session.tokens.len(), session.prompt_len);
         Self { sampler, tokens, committed, prompt_len, rows }
+    }
+}
+
+impl RowLaws<'_> {
+    /// The number of tokens before the block.
+    pub(crate) fn committed(&self) -> usize {
+        self.committed
     }
 }
 

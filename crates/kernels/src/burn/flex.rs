@@ -1,0 +1,259 @@
+//! The kernels on Flex tensors.
+
+use std::borrow::Cow;
+
+use ::burn::{
+    backend::{
+        Flex, TensorMetadata,
+        flex::{FlexTensor, Layout},
+    },
+    tensor::{Bytes, DType, Element, Shape, bf16},
+};
+
+use super::{Bias, RowInvariantOps};
+use crate::{
+    attention::{self, AttentionRule, AttentionSpan},
+    embedding::embedding,
+    glu::{Activation, glu},
+    linear::{Projection, gated, linears},
+    norm::{RmsForm, add_rms_norm, layer_norm, rms_norm},
+    rope::{RopeLayout, rope},
+    weight::Weight,
+};
+
+fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
+    FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape.into()), DType::F32)
+}
+
+/// The tensor in one piece; itself if it is already.
+fn whole(tensor: &FlexTensor) -> Cow<'_, FlexTensor> {
+    match tensor.is_contiguous() {
+        true => Cow::Borrowed(tensor),
+        false => Cow::Owned(tensor.to_contiguous()),
+    }
+}
+
+fn view<E: Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[E] {
+    let found = tensor.dtype();
+    let slice = tensor.as_slice::<E>();
+    slice.unwrap_or_else(|| panic!("expected a {:?} tensor, found {found:?}", E::dtype()))
+}
+
+fn floats(tensor: &FlexTensor) -> &[f32] {
+    view(tensor)
+}
+
+fn weight(tensor: &FlexTensor) -> Weight<'_> {
+    match tensor.dtype() {
+        DType::BF16 => Weight::Bf16(view::<bf16>(tensor)),
+        _ => Weight::F32(floats(tensor)),
+    }
+}
+
+/// The tensor's floats for writing: its own if it is whole and nobody else holds it, else a copy.
+/// `change` is called once; the tensor that holds the result is returned.
+fn change(mut tensor_: FlexTensor, change: impl FnOnce(&mut [f32])) -> FlexTensor {
+    let shape = tensor_.shape();
+    let own = tensor_.is_contiguous()
+        && tensor_.is_unique()
+        && tensor_.bytes().len() == shape.num_elements() * size_of::<f32>();
+    if own && let Some(values) = tensor_.try_storage_mut::<f32>() {
+        change(values);
+        return tensor_;
+    }
+    let mut values = floats(&whole(&tensor_)).to_vec();
+    change(&mut values);
+    tensor(values, shape)
+}
+
+fn dims<const D: usize>(tensor: &FlexTensor) -> [usize; D] {
+    let shape = tensor.layout().shape();
+    std::array::from_fn(|i| shape[i])
+}
+
+struct Map {
+    weight: FlexTensor,
+    bias: Option<FlexTensor>,
+}
+
+impl Map {
+    fn new(weight: FlexTensor, bias: Bias<Flex>) -> Self {
+        let whole = |tensor: FlexTensor| match tensor.is_contiguous() {
+            true => tensor,
+            false => tensor.to_contiguous(),
+        };
+        let bias = match bias {
+            Bias::None => None,
+            Bias::Some(bias) => Some(whole(bias)),
+        };
+        Self { weight: whole(weight), bias }
+    }
+
+    fn outputs(&self) -> usize {
+        let [outputs, _] = dims(&self.weight);
+        outputs
+    }
+
+    fn bias(&self) -> Option<&[f32]> {
+        self.bias.as_ref().map(floats)
+    }
+}
+
+fn run_maps<const M: usize>(x: &FlexTensor, maps: [Map; M]) -> [FlexTensor; M] {
+    let [rows, inputs] = dims(x);
+    let mut outs: [Vec<f32>; M] = std::array::from_fn(|i| vec![0.0; rows * maps[i].outputs()]);
+    let mut projections: Vec<Projection<'_>> = outs
+        .iter_mut()
+        .zip(&maps)
+        .map(|(out, map)| Projection { weight: weight(&map.weight), bias: map.bias(), out })
+        .collect();
+    linears(floats(&whole(x)), inputs, &mut projections);
+    let mut maps = maps.iter();
+    outs.map(|out| {
+        let outputs = maps.next().map_or(0, Map::outputs);
+        tensor(out, [rows, outputs])
+    })
+}
+
+impl RowInvariantOps for Flex {
+    const ROW_INVARIANT: bool = true;
+
+    fn row_linear(x: FlexTensor, weight: FlexTensor, bias: Bias<Self>) -> FlexTensor {
+        let [y] = run_maps(&x, [Map::new(weight, bias)]);
+        y
+    }
+
+    fn row_linear3(
+        x: FlexTensor,
+        weight_a: FlexTensor,
+        weight_b: FlexTensor,
+        weight_c: FlexTensor,
+        bias_a: Bias<Self>,
+        bias_b: Bias<Self>,
+        bias_c: Bias<Self>,
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        let maps =
+            [Map::new(weight_a, bias_a), Map::new(weight_b, bias_b), Map::new(weight_c, bias_c)];
+        let [a, b, c] = run_maps(&x, maps);
+        (a, b, c)
+    }
+
+    fn row_gated(
+        x: FlexTensor,
+        gate: FlexTensor,
+        gate_bias: Bias<Self>,
+        up: FlexTensor,
+        up_bias: Bias<Self>,
+        activation: Activation,
+    ) -> FlexTensor {
+        let [rows, inputs] = dims(&x);
+        let (gate, up) = (Map::new(gate, gate_bias), Map::new(up, up_bias));
+        let mut out = vec![0.0; rows * gate.outputs()];
+        gated(
+            floats(&whole(&x)),
+            inputs,
+            (weight(&gate.weight), gate.bias()),
+            (weight(&up.weight), up.bias()),
+            activation,
+            &mut out,
+        );
+        tensor(out, [rows, gate.outputs()])
+    }
+
+    fn row_glu(gate: FlexTensor, up: FlexTensor, activation: Activation) -> FlexTensor {
+        let shape = gate.shape();
+        let mut out = vec![0.0; shape.num_elements()];
+        glu(activation, floats(&whole(&gate)), floats(&whole(&up)), &mut out);
+        tensor(out, shape)
+    }
+
+    fn row_rms_norm(x: FlexTensor, weight: FlexTensor, epsilon: f64, form: RmsForm) -> FlexTensor {
+        let shape = x.shape();
+        let mut out = vec![0.0; shape.num_elements()];
+        rms_norm(floats(&whole(&x)), floats(&weight), epsilon as f32, form, &mut out);
+        tensor(out, shape)
+    }
+
+    fn row_add_rms_norm(
+        residual: FlexTensor,
+        x: FlexTensor,
+        weight: FlexTensor,
+        epsilon: f64,
+        form: RmsForm,
+    ) -> (FlexTensor, FlexTensor) {
+        let (shape, epsilon) = (x.shape(), epsilon as f32);
+        let mut out = vec![0.0; shape.num_elements()];
+        let sum = change(residual, |residual| {
+            let (x, weight) = (whole(&x), floats(&weight));
+            add_rms_norm(residual, floats(&x), weight, epsilon, form, &mut out);
+        });
+        (sum, tensor(out, shape))
+    }
+
+    fn row_layer_norm(
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: FlexTensor,
+        epsilon: f64,
+    ) -> FlexTensor {
+        let shape = x.shape();
+        let mut out = vec![0.0; shape.num_elements()];
+        let (weight, bias) = (floats(&weight), floats(&bias));
+        layer_norm(floats(&whole(&x)), weight, bias, epsilon as f32, &mut out);
+        tensor(out, shape)
+    }
+
+    fn row_rope(x: FlexTensor, cos: FlexTensor, sin: FlexTensor, layout: RopeLayout) -> FlexTensor {
+        let [_, heads, head_dim] = dims(&x);
+        let (cos, sin) = (whole(&cos), whole(&sin));
+        change(x, |x| rope(x, heads, head_dim, floats(&cos), floats(&sin), layout))
+    }
+
+    fn row_embedding(table: FlexTensor, ids: FlexTensor) -> FlexTensor {
+        let [_, width] = dims(&table);
+        let ids = indices(&whole(&ids));
+        let mut out = vec![0.0; ids.len() * width];
+        embedding(weight(&whole(&table)), width, &ids, &mut out);
+        tensor(out, [ids.len(), width])
+    }
+
+    fn row_append(cache: FlexTensor, new: FlexTensor, at: usize) -> FlexTensor {
+        let [kv_heads, _, head_dim] = dims(&cache);
+        let new = whole(&new);
+        change(cache, |cache| attention::append(cache, floats(&new), kv_heads, head_dim, at))
+    }
+
+    fn row_attention(
+        query: FlexTensor,
+        key: FlexTensor,
+        value: FlexTensor,
+        keys: FlexTensor,
+        values: FlexTensor,
+        at: usize,
+        rule: AttentionRule,
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        let [rows] = dims(&query);
+        let [_, capacity] = dims(&keys);
+        let keys = Self::row_append(keys, key, at);
+        let values = Self::row_append(values, value, at);
+        let mut out = vec![0.0; rows * rule.heads * rule.head_dim];
+        let span = AttentionSpan {
+            start: 0,
+            rows,
+            len: at + rows,
+            capacity,
+            keys: floats(&keys),
+            values: floats(&values),
+        };
+        attention::attention(&rule, floats(&whole(&query)), &[span], &mut out);
+        (tensor(out, [rows, rule.heads * rule.head_dim]), keys, values)
+    }
+}
+
+fn indices(ids: &FlexTensor) -> Vec<usize> {
+    let index = |id: i64| usize::try_from(id).expect("ids are not negative");
+    match ids.dtype() {
+        DType::I32 => view::<i32>(ids).iter().map(|&id| index(id.into())).collect(),
+        _ => view::<i64>(ids).iter().map(|&id| index(id)).collect(),
+    }
+}

@@ -1,0 +1,210 @@
+//! The kernels on burn tensors: [`RowInvariantOps`] as a burn backend extension, and a function for
+//! each operation that hides the dispatch.
+//!
+//! Flex (burn's CPU backend) runs the kernels of this crate. Another backend that is listed gets
+//! the default bodies, plain burn ops that compute the same but promise no bits;
+//! [`row_invariant`] says which it is.
+//!
+//! Weights are f32 or bf16 as they were loaded, `[outputs, inputs]`; everything else is f32. A
+//! tensor that is not in one piece is copied first, so keep weights and caches whole.
+//! Tensors that an operation changes (caches, residuals, heads to rotate) are taken by value and
+//! returned, and are changed in place if nobody else holds them: take a cache out of its slot, pass
+//! it on, and put the result back.
+
+mod bytes;
+#[cfg(feature = "cpu")]
+mod flex;
+mod general;
+mod ops;
+
+use ::burn::{
+    backend::Dispatch,
+    tensor::{Device, Int, Tensor},
+};
+
+pub use bytes::{weight_data, weights};
+pub use general::General;
+pub use ops::{Bias, RowInvariantOps};
+
+use crate::{attention::AttentionRule, glu::Activation, norm::RmsForm, rope::RopeLayout};
+
+/// Whether rows on this device are independent bit for bit.
+#[must_use]
+pub fn row_invariant(device: &Device) -> bool {
+    Dispatch::row_invariance(Tensor::<1>::zeros([1], device).into_dispatch())
+}
+
+fn bias(bias: Option<Tensor<1>>) -> Bias<Dispatch> {
+    bias.map_or(Bias::None, |bias| Bias::Some(bias.into_dispatch()))
+}
+
+/// `x·Wᵀ + b`.
+///
+/// # Shapes
+/// - x: `[n, input]`; weight: `[output, input]`, f32 or bf16; bias: `[output]`
+/// - output: `[n, output]`
+#[must_use]
+pub fn linear(x: Tensor<2>, weight: Tensor<2>, b: Option<Tensor<1>>) -> Tensor<2> {
+    let y = Dispatch::row_linear(x.into_dispatch(), weight.into_dispatch(), bias(b));
+    Tensor::from_dispatch(y)
+}
+
+/// Three linear maps of one input in one go: query, key and value.
+///
+/// # Shapes
+/// - as [`linear`], three times
+#[must_use]
+pub fn linear3(
+    x: Tensor<2>,
+    weights: [Tensor<2>; 3],
+    biases: [Option<Tensor<1>>; 3],
+) -> [Tensor<2>; 3] {
+    let [wa, wb, wc] = weights.map(Tensor::into_dispatch);
+    let [ba, bb, bc] = biases.map(bias);
+    let (a, b, c) = Dispatch::row_linear3(x.into_dispatch(), wa, wb, wc, ba, bb, bc);
+    [a, b, c].map(Tensor::from_dispatch)
+}
+
+/// `act(x·Gᵀ + g) · (x·Uᵀ + u)`: the first half of a gated feed-forward block.
+///
+/// # Shapes
+/// - x: `[n, input]`; gate and up: `[output, input]`, f32 or bf16, biases `[output]`
+/// - output: `[n, output]`
+#[must_use]
+pub fn gated(
+    x: Tensor<2>,
+    gate: (Tensor<2>, Option<Tensor<1>>),
+    up: (Tensor<2>, Option<Tensor<1>>),
+    activation: Activation,
+) -> Tensor<2> {
+    let y = Dispatch::row_gated(
+        x.into_dispatch(),
+        gate.0.into_dispatch(),
+        bias(gate.1),
+        up.0.into_dispatch(),
+        bias(up.1),
+        activation,
+    );
+    Tensor::from_dispatch(y)
+}
+
+/// `act(gate) · up`, all of one shape.
+#[must_use]
+pub fn glu<const D: usize>(gate: Tensor<D>, up: Tensor<D>, activation: Activation) -> Tensor<D> {
+    let y = Dispatch::row_glu(gate.into_dispatch(), up.into_dispatch(), activation);
+    Tensor::from_dispatch(y)
+}
+
+/// `x / √(mean(x²) + ε)` times the weight, over the last dimension.
+///
+/// # Shapes
+/// - x: `[…, width]`; weight: `[width]`
+#[must_use]
+pub fn rms_norm<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<1>,
+    epsilon: f64,
+    form: RmsForm,
+) -> Tensor<D> {
+    let y = Dispatch::row_rms_norm(x.into_dispatch(), weight.into_dispatch(), epsilon, form);
+    Tensor::from_dispatch(y)
+}
+
+/// `residual + x`, and its [`rms_norm`].
+///
+/// # Shapes
+/// - residual, x: `[…, width]`; weight: `[width]`
+#[must_use]
+pub fn add_rms_norm<const D: usize>(
+    residual: Tensor<D>,
+    x: Tensor<D>,
+    weight: Tensor<1>,
+    epsilon: f64,
+    form: RmsForm,
+) -> (Tensor<D>, Tensor<D>) {
+    let (sum, y) = Dispatch::row_add_rms_norm(
+        residual.into_dispatch(),
+        x.into_dispatch(),
+        weight.into_dispatch(),
+        epsilon,
+        form,
+    );
+    (Tensor::from_dispatch(sum), Tensor::from_dispatch(y))
+}
+
+/// `(x − mean) / √(variance + ε) · weight + bias`, over the last dimension.
+///
+/// # Shapes
+/// - x: `[…, width]`; weight, bias: `[width]`
+#[must_use]
+pub fn layer_norm<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<1>,
+    bias: Tensor<1>,
+    epsilon: f64,
+) -> Tensor<D> {
+    let y = Dispatch::row_layer_norm(
+        x.into_dispatch(),
+        weight.into_dispatch(),
+        bias.into_dispatch(),
+        epsilon,
+    );
+    Tensor::from_dispatch(y)
+}
+
+/// Rotates the heads of every row by the angles of its position.
+///
+/// # Shapes
+/// - x: `[n, heads, head_dim]`; cos, sin: `[n, half]` with 2·half ≤ head_dim
+#[must_use]
+pub fn rope(x: Tensor<3>, cos: Tensor<2>, sin: Tensor<2>, layout: RopeLayout) -> Tensor<3> {
+    let y = Dispatch::row_rope(x.into_dispatch(), cos.into_dispatch(), sin.into_dispatch(), layout);
+    Tensor::from_dispatch(y)
+}
+
+/// Rows of a table, as f32.
+///
+/// # Shapes
+/// - table: `[rows, width]`, f32 or bf16; ids: `[n]`
+/// - output: `[n, width]`
+#[must_use]
+pub fn embedding(table: Tensor<2>, ids: Tensor<1, Int>) -> Tensor<2> {
+    let y = Dispatch::row_embedding(table.into_dispatch(), ids.into_dispatch());
+    Tensor::from_dispatch(y)
+}
+
+/// Writes `new` to positions `at..at + n` of a cache, in place if nobody else holds it.
+///
+/// # Shapes
+/// - cache: `[kv_heads, capacity, head_dim]`; new: `[n, kv_heads, head_dim]`
+#[must_use]
+pub fn append(cache: Tensor<3>, new: Tensor<3>, at: usize) -> Tensor<3> {
+    Tensor::from_dispatch(Dispatch::row_append(cache.into_dispatch(), new.into_dispatch(), at))
+}
+
+/// Appends the keys and values of `n` new positions to a sequence that holds `at`, and attends
+/// from each of them over its own prefix. Returns the output and the caches.
+///
+/// # Shapes
+/// - query: `[n, heads, head_dim]`; key, value: `[n, kv_heads, head_dim]`
+/// - keys, values: `[kv_heads, capacity, head_dim]`, capacity ≥ at + n
+/// - output: `[n, heads · head_dim]`
+#[must_use]
+pub fn attention(
+    query: Tensor<3>,
+    [key, value]: [Tensor<3>; 2],
+    [keys, values]: [Tensor<3>; 2],
+    at: usize,
+    rule: AttentionRule,
+) -> (Tensor<2>, [Tensor<3>; 2]) {
+    let (y, keys, values) = Dispatch::row_attention(
+        query.into_dispatch(),
+        key.into_dispatch(),
+        value.into_dispatch(),
+        keys.into_dispatch(),
+        values.into_dispatch(),
+        at,
+        rule,
+    );
+    (Tensor::from_dispatch(y), [keys, values].map(Tensor::from_dispatch))
+}

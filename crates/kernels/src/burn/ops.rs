@@ -1,0 +1,155 @@
+//! The extension trait. A body here is what a listed backend runs until it has kernels of its own.
+
+use ::burn::backend::{
+    Backend, ExtensionType, backend_extension,
+    tensor::{FloatTensor, IntTensor},
+};
+
+use super::General;
+use crate::{attention::AttentionRule, glu::Activation, norm::RmsForm, rope::RopeLayout};
+
+/// A bias, or none.
+#[derive(Debug, ExtensionType)]
+pub enum Bias<B: Backend> {
+    /// No bias.
+    None,
+    /// `[outputs]`.
+    Some(FloatTensor<B>),
+}
+
+/// Operations whose output rows depend on their own inputs only, bit for bit where
+/// [`ROW_INVARIANT`](Self::ROW_INVARIANT) says so.
+///
+/// Shapes are those of the functions in [`burn`](crate::burn).
+#[backend_extension(Flex: cfg(feature = "cpu"))]
+pub trait RowInvariantOps: Backend {
+    /// Whether this backend keeps the promise.
+    const ROW_INVARIANT: bool = false;
+
+    /// [`ROW_INVARIANT`](Self::ROW_INVARIANT) of the backend that holds `probe`.
+    fn row_invariance(probe: FloatTensor<Self>) -> bool {
+        drop(probe);
+        Self::ROW_INVARIANT
+    }
+
+    /// `x·Wᵀ + b`.
+    fn row_linear(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        #[extension_type] bias: Bias<Self>,
+    ) -> FloatTensor<Self> {
+        General::<Self>::linear(x, weight, bias)
+    }
+
+    /// Three linear maps of one input.
+    #[allow(clippy::too_many_arguments, reason = "an extension takes no arrays of tensors")]
+    fn row_linear3(
+        x: FloatTensor<Self>,
+        weight_a: FloatTensor<Self>,
+        weight_b: FloatTensor<Self>,
+        weight_c: FloatTensor<Self>,
+        #[extension_type] bias_a: Bias<Self>,
+        #[extension_type] bias_b: Bias<Self>,
+        #[extension_type] bias_c: Bias<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        (
+            General::<Self>::linear(x.clone(), weight_a, bias_a),
+            General::<Self>::linear(x.clone(), weight_b, bias_b),
+            General::<Self>::linear(x, weight_c, bias_c),
+        )
+    }
+
+    /// `act(x·Gᵀ + g) · (x·Uᵀ + u)`.
+    fn row_gated(
+        x: FloatTensor<Self>,
+        gate: FloatTensor<Self>,
+        #[extension_type] gate_bias: Bias<Self>,
+        up: FloatTensor<Self>,
+        #[extension_type] up_bias: Bias<Self>,
+        activation: Activation,
+    ) -> FloatTensor<Self> {
+        let gate = General::<Self>::linear(x.clone(), gate, gate_bias);
+        General::<Self>::glu(gate, General::<Self>::linear(x, up, up_bias), activation)
+    }
+
+    /// `act(gate) · up`.
+    fn row_glu(
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        activation: Activation,
+    ) -> FloatTensor<Self> {
+        General::<Self>::glu(gate, up, activation)
+    }
+
+    /// Root-mean-square norm over the last dimension.
+    fn row_rms_norm(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        epsilon: f64,
+        form: RmsForm,
+    ) -> FloatTensor<Self> {
+        General::<Self>::rms_norm(x, weight, epsilon, form)
+    }
+
+    /// `residual + x` and its norm.
+    fn row_add_rms_norm(
+        residual: FloatTensor<Self>,
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        epsilon: f64,
+        form: RmsForm,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let sum = Self::float_add(residual, x);
+        (sum.clone(), General::<Self>::rms_norm(sum, weight, epsilon, form))
+    }
+
+    /// Layer norm over the last dimension.
+    fn row_layer_norm(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> FloatTensor<Self> {
+        General::<Self>::layer_norm(x, weight, bias, epsilon)
+    }
+
+    /// Rotary embedding.
+    fn row_rope(
+        x: FloatTensor<Self>,
+        cos: FloatTensor<Self>,
+        sin: FloatTensor<Self>,
+        layout: RopeLayout,
+    ) -> FloatTensor<Self> {
+        General::<Self>::rope(x, cos, sin, layout)
+    }
+
+    /// Rows of a table.
+    fn row_embedding(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self> {
+        General::<Self>::embedding(table, ids)
+    }
+
+    /// New positions into a cache.
+    fn row_append(
+        cache: FloatTensor<Self>,
+        new: FloatTensor<Self>,
+        at: usize,
+    ) -> FloatTensor<Self> {
+        General::<Self>::append(cache, new, at)
+    }
+
+    /// New positions into the caches, and attention from each over its own prefix.
+    fn row_attention(
+        query: FloatTensor<Self>,
+        key: FloatTensor<Self>,
+        value: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        at: usize,
+        rule: AttentionRule,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let keys = General::<Self>::append(keys, key, at);
+        let values = General::<Self>::append(values, value, at);
+        let y = General::<Self>::attention(query, keys.clone(), values.clone(), at, rule);
+        (y, keys, values)
+    }
+}

@@ -1,0 +1,132 @@
+//! Sixteen virtual lanes of f32: the one vector type in which every kernel is written.
+//!
+//! A kernel is generic over [`Simd`] and is compiled once for each instruction set; the trait's
+//! operations are exactly rounded on all of them (IEEE add, multiply, divide, fused multiply-add,
+//! compares, bit moves), and the one operation with an order, [`Simd::sum`], is the same tree
+//! everywhere. So a kernel gives the same bits on every instruction set *by construction*; the
+//! tests then only have to catch a wrong intrinsic.
+//!
+//! # The tree
+//! `sum` adds lane `l` to lane `l + 8`, then `l + 4`, `l + 2`, `l + 1`.
+
+use half::bf16;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::{Avx512, Vbmi};
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
+pub(crate) use portable::Portable;
+
+/// The number of virtual lanes.
+pub(crate) const LANES: usize = 16;
+
+/// A computation that can be compiled for any instruction set.
+///
+/// Implementations mark `run` `#[inline(always)]`, so that it is compiled inside the function that
+/// enables the instructions.
+pub(crate) trait Kernel {
+    /// What the computation gives.
+    type Output;
+
+    /// Runs it.
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// An instruction set. A value of the type is the proof that this machine has it.
+pub(crate) trait Simd: Copy + Send + Sync + 'static {
+    /// Sixteen f32.
+    type V: Copy;
+
+    /// How many accumulators of sixteen lanes the registers hold, operands aside.
+    const ACCUMULATORS: usize;
+
+    /// Compiles and runs `kernel` with these instructions.
+    fn vectorize<K: Kernel>(self, kernel: K) -> K::Output;
+
+    /// All lanes `value`.
+    fn splat(self, value: f32) -> Self::V;
+
+    /// All lanes +0.
+    #[inline(always)]
+    fn zero(self) -> Self::V {
+        self.splat(0.0)
+    }
+
+    /// Lanes from memory.
+    fn load(self, from: &[f32; LANES]) -> Self::V;
+
+    /// Lanes to memory.
+    fn store(self, v: Self::V, to: &mut [f32; LANES]);
+
+    /// Lanes from bf16, widened exactly.
+    fn widen(self, from: &[bf16; LANES]) -> Self::V;
+
+    /// The first (0) or second (1) sixteen lanes of a block of bf16.
+    #[inline(always)]
+    fn widen_half(self, from: &[bf16; 2 * LANES], half: usize) -> Self::V {
+        self.widen(&from.as_chunks::<LANES>().0[half])
+    }
+
+    /// `a + b`.
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+
+    /// `a − b`.
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+
+    /// `a · b`.
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+
+    /// `a / b`.
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+
+    /// `a · b + c`, rounded once.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+
+    /// By lane `yes` where `a < b`, else (also for NaN) `no`.
+    fn if_below(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
+
+    /// `2^n` by lane, where lane = 1.5·2²³ + n and −126 ≤ n ≤ 127: moves the low bits of the
+    /// mantissa, where such a sum has its integer, to the exponent.
+    fn pow2(self, shifted: Self::V) -> Self::V;
+
+    /// The sum of the lanes by the [tree](self).
+    fn sum(self, v: Self::V) -> f32;
+
+    /// Four sums at once, each by the tree.
+    #[inline(always)]
+    fn sum4(self, v: [Self::V; 4]) -> [f32; 4] {
+        [self.sum(v[0]), self.sum(v[1]), self.sum(v[2]), self.sum(v[3])]
+    }
+
+    /// Asks for the cache line at `at`, which need not be a valid address.
+    #[inline(always)]
+    fn prefetch<T>(self, at: *const T) {
+        let _ = at;
+    }
+
+    /// Lanes from fewer than sixteen values, the rest +0.
+    #[inline(always)]
+    fn load_part(self, from: &[f32]) -> Self::V {
+        let mut lanes = [0.0; LANES];
+        lanes[..from.len()].copy_from_slice(from);
+        self.load(&lanes)
+    }
+
+    /// Lanes from fewer than sixteen bf16, the rest +0.
+    #[inline(always)]
+    fn widen_part(self, from: &[bf16]) -> Self::V {
+        let mut lanes = [bf16::ZERO; LANES];
+        lanes[..from.len()].copy_from_slice(from);
+        self.widen(&lanes)
+    }
+}
