@@ -40,7 +40,7 @@ fn narrow_bytes(count: usize, seed: u64) -> Vec<u8> {
 }
 
 fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.try_into_vec_as().unwrap()
+    tensor.try_into_vec_as().expect("f32 values")
 }
 
 fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {
@@ -53,7 +53,7 @@ fn near<const D: usize>(a: Tensor<D>, b: Tensor<D>) {
 }
 
 fn flex<const D: usize>(tensor: Tensor<D>) -> burn::backend::flex::FlexTensor {
-    tensor.try_into_primitive::<Flex>().unwrap()
+    tensor.try_into_primitive::<Flex>().expect("a flex tensor")
 }
 
 fn back<const D: usize>(tensor: burn::backend::flex::FlexTensor) -> Tensor<D> {
@@ -247,9 +247,9 @@ fn mapped_and_embedded_weights_are_used_where_they_lie() {
     // A clone, and a kernel's use, copy nothing.
     assert_eq!(address(&weights.clone()), embedded.as_ptr().addr());
 
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    std::io::Write::write_all(&mut file, embedded).unwrap();
-    let map = Map::open(file.path()).unwrap();
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    std::io::Write::write_all(&mut file, embedded).expect("a file");
+    let map = Map::open(file.path()).expect("a file");
     let start = map.as_ptr().addr();
     let mapped = kernels::weights(map.view(2..8), [3, 1], DType::BF16, &device());
     assert_eq!(address(&mapped), start + 2);

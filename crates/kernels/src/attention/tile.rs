@@ -231,14 +231,14 @@ fn score<S: Simd, const R: usize>(
         for (o, key) in key.iter_mut().enumerate() {
             *key = &keys[(j + o) * dim..(j + o + 1) * dim];
         }
-        let y = dots(simd, query, key, 0);
+        let y = dots(simd, query, key, None);
         for r in 0..R {
             out[r][j - starts[r]..][..4].copy_from_slice(&y[r]);
         }
         j += 4;
     }
     while j < range.end {
-        let y = dots(simd, query, [&keys[j * dim..(j + 1) * dim]], 0);
+        let y = dots(simd, query, [&keys[j * dim..(j + 1) * dim]], None);
         for r in 0..R {
             out[r][j - starts[r]] = y[r][0];
         }

@@ -285,10 +285,12 @@ impl<E: Stored> Kernel for Few<'_, E> {
             1 => weight.len(),
             _ => fits.next_multiple_of(8).max(8) * block.inputs,
         };
+        let ahead = ahead(4 * block.inputs * size_of::<E>());
         for weight in weight.chunks(size.max(1)) {
             for tile in 0..tiles {
                 let rows = split(block.rows, tile, tiles);
-                by_rows!(rows.len(), block.tiles::<S, E>(simd, rows.start, weight));
+                let ahead = (tile == 0).then_some(ahead);
+                by_rows!(rows.len(), block.tiles::<S, E>(simd, rows.start, weight, ahead));
             }
             block.first += weight.len() / block.inputs;
         }
@@ -324,7 +326,7 @@ impl Many<'_> {
             if deep {
                 block.deep_tiles::<S, R, O>(simd, start, self.weight, lanes);
             } else {
-                block.tiles::<S, f32, R, O>(simd, start, self.weight);
+                block.tiles::<S, f32, R, O>(simd, start, self.weight, None);
             }
             row += R;
         }
@@ -344,10 +346,10 @@ impl Block<'_> {
         simd: S,
         row: usize,
         weights: &[W],
+        ahead: Option<usize>,
     ) {
         let inputs = self.inputs;
         let x = self.tile_rows::<R>(row, 0..inputs);
-        let ahead = ahead(O * inputs * size_of::<W>());
         let count = weights.len() / inputs;
         let mut n = 0;
         while n + O <= count {
@@ -390,7 +392,7 @@ impl Block<'_> {
                         }
                     }
                 }
-                accumulate(simd, x, w, 0, &mut acc);
+                accumulate(simd, x, w, None, &mut acc);
                 if end == inputs {
                     self.put(row, n, sums(simd, &acc));
                 } else {
@@ -407,7 +409,7 @@ impl Block<'_> {
         let x = self.tile_rows::<R>(row, 0..inputs);
         for n in tiled..count {
             let w = tile_weights::<f32, 1>(weights, inputs, n, 0..inputs);
-            self.put(row, n, dots(simd, x, w, 0));
+            self.put(row, n, dots(simd, x, w, None));
         }
     }
 

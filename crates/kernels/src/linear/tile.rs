@@ -8,14 +8,14 @@ use crate::{
     weight::Stored,
 };
 
-/// `x[r] · w[o]` for all r and o; all slices have the same length. Asks for the weights `ahead`
-/// bytes after those in use.
+/// `x[r] · w[o]` for all r and o; all slices have the same length. Asks for the weights that lie
+/// `ahead` bytes after those in use.
 #[inline(always)]
 pub(crate) fn dots<S: Simd, E: Stored, const R: usize, const O: usize>(
     simd: S,
     x: [&[f32]; R],
     w: [&[E]; O],
-    ahead: usize,
+    ahead: Option<usize>,
 ) -> [[f32; O]; R] {
     let mut acc = [[simd.zero(); O]; R];
     accumulate(simd, x, w, ahead, &mut acc);
@@ -29,7 +29,7 @@ pub(crate) fn accumulate<S: Simd, E: Stored, const R: usize, const O: usize>(
     simd: S,
     x: [&[f32]; R],
     w: [&[E]; O],
-    ahead: usize,
+    ahead: Option<usize>,
     acc: &mut [[S::V; O]; R],
 ) {
     let width = x[0].len();
@@ -44,11 +44,13 @@ pub(crate) fn accumulate<S: Simd, E: Stored, const R: usize, const O: usize>(
     }
     let mut sum = *acc;
     for p in 0..pairs {
-        for o in 0..O {
-            let line = w_pairs[o][p].as_ptr().cast::<u8>().wrapping_add(ahead);
-            simd.prefetch(line);
-            if size_of::<E>() == 4 {
-                simd.prefetch(line.wrapping_add(64));
+        if let Some(ahead) = ahead {
+            for o in 0..O {
+                let line = w_pairs[o][p].as_ptr().cast::<u8>().wrapping_add(ahead);
+                simd.prefetch(line);
+                if size_of::<E>() == 4 {
+                    simd.prefetch(line.wrapping_add(64));
+                }
             }
         }
         for half in 0..2 {
