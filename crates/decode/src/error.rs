@@ -113,5 +113,5 @@ pub enum Error {
     Listener(#[source] ListenerError),
 }
 
-/// What a [`Listener`](crate::generate::Listener) may fail with.
+/// What a [`Listener`](crate::Listener) may fail with.
 pub type ListenerError = Box<dyn std::error::Error + Send + Sync>;

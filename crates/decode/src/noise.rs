@@ -122,8 +122,8 @@ impl fmt::Display for RoundKey {
 
 /// A source of random choices.
 ///
-/// Implementors decide choices that are truly open; callers use [`decide`](dyn Noise::decide) and
-/// [`draw`](dyn Noise::draw), which settle the certain ones without any noise. Greedy decoding
+/// Implementors decide choices that are truly open; callers use `decide` and
+/// `draw`, which settle the certain ones without any noise. Greedy decoding
 /// therefore never touches the source.
 pub trait Noise: fmt::Debug {
     /// True with probability `probability`, which is above 0 and below 1.

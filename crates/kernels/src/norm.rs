@@ -3,7 +3,7 @@
 //! # Order of the sums
 //! Sixteen lanes, lane `l` taking elements `l, l + 16, …` in ascending order (squares by fused
 //! multiply-add, plain values by addition, the last block padded with +0), then the
-//! [tree](crate::simd) of the lanes. Means divide by the width; the scale is `1 / √(mean + ε)`,
+//! tree of the lanes. Means divide by the width; the scale is `1 / √(mean + ε)`,
 //! both operations exactly rounded.
 
 use crate::{

@@ -6,7 +6,7 @@
 //!    scale; with a softcap `c`, `c·tanh(score / c)`;
 //! 2. the largest score; `e_j = exp(score_j − largest)`;
 //! 3. `Σ e_j`: sixteen lanes, lane `l` adding `j = s + l, s + l + 16, …`, then the
-//!    [tree](crate::simd);
+//!    tree;
 //! 4. each output value: `Σ_j e_j · v_j` in ascending order of `j`, one fused multiply-add each,
 //!    starting from +0; divided by the sum.
 //!

@@ -3,7 +3,7 @@
 //! # Order of the sum
 //! Sixteen lanes. Lane `l` starts at +0 and takes `k = l, l + 16, l + 32, …` in ascending order,
 //! each with one fused multiply-add; `x` and `w` are thought to be padded with +0 to a multiple of
-//! sixteen. The lanes are added by the [tree](crate::simd) `l + (l + 8)`, `l + (l + 4)`, `l + (l + 2)`,
+//! sixteen. The lanes are added by the tree `l + (l + 8)`, `l + (l + 4)`, `l + (l + 2)`,
 //! `l + (l + 1)`; then the bias is added. That is all that decides the bits of `y[r, n]`: not the
 //! number of rows, not the tile, not the threads, not the instruction set, and not whether `w` is
 //! bf16 or the same values as f32.
