@@ -20,8 +20,9 @@ use crate::{
 
 /// A transformer and the caches of its open sequences.
 ///
-/// Its rows depend on their prefix only, but not bit for bit: burn's plain matrix products take
-/// other code paths for one row than for several.
+/// On a device whose kernels are row-invariant
+/// ([`row_invariant`](draftproof_kernels::burn::row_invariant)) a row depends on its prefix only, bit
+/// for bit: however the prefix was cut into passes, and whatever shared them.
 pub struct TransformerModel {
     network: Transformer,
     rope: Rope,

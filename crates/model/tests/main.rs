@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+/// The promise *Bits*: a row depends on its prefix only, to the last bit.
+mod bits;
 /// The built-in pair.
 mod fable;
 /// The reference checkpoints: same logits, same greedy text as transformers.

@@ -249,11 +249,15 @@ macro_rules! by_rows {
     ($rows:expr, $block:ident.$name:ident::<$S:ty, $W:ty>($($arg:expr),*)) => {
         if <$S>::ACCUMULATORS >= 24 {
             match $rows {
-                1 => $block.$name::<$S, $W, 1, 8>($($arg),*),
+                1 => $block.$name::<$S, $W, 1, 4>($($arg),*),
                 2 => $block.$name::<$S, $W, 2, 4>($($arg),*),
                 3 => $block.$name::<$S, $W, 3, 4>($($arg),*),
                 4 => $block.$name::<$S, $W, 4, 4>($($arg),*),
                 5 => $block.$name::<$S, $W, 5, 4>($($arg),*),
+                6 => $block.$name::<$S, $W, 6, 3>($($arg),*),
+                7 => $block.$name::<$S, $W, 7, 3>($($arg),*),
+                8 => $block.$name::<$S, $W, 8, 2>($($arg),*),
+                9 => $block.$name::<$S, $W, 9, 2>($($arg),*),
                 rows => unreachable!("{rows} rows in a tile"),
             }
         } else {
@@ -267,9 +271,9 @@ macro_rules! by_rows {
     };
 }
 
-/// The most rows of a tile of [`Few`]: a sixth would not leave registers for widening.
+/// The most rows of a tile of [`Few`].
 const fn most_rows<S: Simd>() -> usize {
-    if S::ACCUMULATORS >= 24 { 5 } else { 3 }
+    if S::ACCUMULATORS >= 24 { 9 } else { 3 }
 }
 
 impl<E: Stored> Kernel for Few<'_, E> {
@@ -283,7 +287,7 @@ impl<E: Stored> Kernel for Few<'_, E> {
         let fits = WEIGHT_BLOCK_BYTES / (block.inputs * size_of::<E>());
         let size = match tiles {
             1 => weight.len(),
-            _ => fits.next_multiple_of(8).max(8) * block.inputs,
+            _ => fits.next_multiple_of(12).max(12) * block.inputs,
         };
         let ahead = ahead(4 * block.inputs * size_of::<E>());
         for weight in weight.chunks(size.max(1)) {

@@ -1,0 +1,88 @@
+use draftproof_decode::{
+    LanguageModel, Token,
+    lm::{Pass, Rows},
+};
+use draftproof_kernels::team;
+use draftproof_model::{Model, Role, TransformerModel};
+
+use crate::support::{LLAMAS, Reference, cpu, feed, open};
+
+/// The rows of a text, one token a pass: what every other way must give, to the last bit.
+fn one_by_one(model: &mut TransformerModel, text: &[Token]) -> Vec<Vec<f32>> {
+    let sequence = model.open().unwrap();
+    let rows = text.iter().map(|token| feed(model, sequence, &[*token]).row(0).to_vec()).collect();
+    model.close(sequence);
+    rows
+}
+
+fn assert_same(found: &Rows, expected: &[Vec<f32>], first: usize, about: &str) {
+    for i in 0..found.len() {
+        let bits = |row: &[f32]| row.iter().map(|z| z.to_bits()).collect::<Vec<_>>();
+        assert!(bits(found.row(i)) == bits(&expected[first + i]), "{about}, row {}", first + i);
+    }
+}
+
+/// Any cut of the text into passes, alone or beside other sequences, on one thread or two.
+fn assert_bits(model: &mut TransformerModel, text: &[Token], about: &str) {
+    let expected = one_by_one(model, text);
+    for sizes in [vec![text.len()], vec![2], vec![5], vec![1, 9], vec![17, 1, 3], vec![33]] {
+        for threads in [1, 2] {
+            let about = format!("{about}, passes of {sizes:?}, {threads} threads");
+            let alone = model.open().unwrap();
+            let mut at = 0;
+            for size in sizes.iter().cycle() {
+                let end = text.len().min(at + size);
+                let pass = &text[at..end];
+                let rows = team::with_threads(threads, || feed(model, alone, pass));
+                assert_same(&rows, &expected, at, &about);
+                at = end;
+                if at == text.len() {
+                    break;
+                }
+            }
+            model.close(alone);
+        }
+    }
+    // Three sequences of different lengths share each pass.
+    let sequences = [(); 3].map(|()| model.open().unwrap());
+    for (start, size) in [(0, 7), (7, 1), (8, 4)] {
+        let batch: Vec<Pass<'_>> = sequences
+            .iter()
+            .zip([0, 1, 2])
+            .map(|(&sequence, shorter)| {
+                let tokens = &text[start..start + size - shorter.min(size - 1)];
+                Pass { sequence, tokens, rows: tokens.len() }
+            })
+            .collect();
+        let rows = model.forward(&batch).unwrap();
+        assert_same(&rows[0], &expected, start, &format!("{about}, in company"));
+        for &sequence in &sequences {
+            // The shorter ones catch up alone.
+            let held = model.len(sequence).unwrap();
+            if held < start + size {
+                feed(model, sequence, &text[held..start + size]);
+            }
+        }
+    }
+    sequences.into_iter().for_each(|sequence| model.close(sequence));
+}
+
+#[test]
+fn golden_rows_depend_on_their_prefix_only() {
+    for name in LLAMAS {
+        assert_bits(&mut open(name), &Reference::of(name).ids("input_ids"), name);
+    }
+}
+
+#[test]
+fn fable_rows_depend_on_their_prefix_only() {
+    for role in [Role::Target, Role::Draft] {
+        let model = Model::builtin("fable", role, &cpu()).unwrap();
+        let tokenizer = model.tokenizer().unwrap().clone();
+        let prompts = include_str!("../../../models/fable/prompts.txt");
+        let mut text = tokenizer.encode(prompts).unwrap();
+        text.truncate(200);
+        assert_eq!(text.len(), 200);
+        assert_bits(&mut model.into_language_model(), &text, &format!("fable {role:?}"));
+    }
+}
