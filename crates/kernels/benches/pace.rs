@@ -172,7 +172,9 @@ fn main() {
     let threads = arguments.iter().find_map(|a| a.parse().ok()).unwrap_or_else(team::threads);
     team::set_threads(threads);
     let names: Vec<&String> = arguments.iter().filter(|a| a.parse::<usize>().is_err()).collect();
-    let seconds = best(0.3, || (0..100).for_each(|_| team::run(threads, &|i| drop(black_box(i)))));
+    let seconds = best(0.3, || {
+        (0..100).for_each(|_| team::run(threads, &|i| _ = black_box(i)));
+    });
     println!("{threads} threads, job of one empty chunk each: {:.2} us", seconds * 1e4);
     let peak = peak(threads);
     println!("multiply-add loop: {:.1} Gflop/s", peak.unwrap_or(f64::NAN) / 1e9);
