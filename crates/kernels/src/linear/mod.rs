@@ -368,8 +368,8 @@ impl Many<'_> {
     /// computes some rows again.
     #[inline(always)]
     fn passes<S: Simd, const R: usize, const O: usize>(&self, simd: S) {
-        let mut block = self.block;
-        let Input { rows, inputs, .. } = block.input;
+        let Block { input, part, first } = self.block;
+        let Input { rows, inputs, .. } = input;
         let count = self.weight.len() / inputs;
         let deep = inputs > DEPTH;
         let mut lanes = scratch::take(if deep { R * count * LANES } else { 0 });
@@ -378,7 +378,7 @@ impl Many<'_> {
         let mut row = 0;
         while row < rows {
             let start = row.min(rows - R);
-            block.input = self.block.input.aligned(start, R, &mut copy);
+            let block = Block { input: input.aligned(start, R, &mut copy), part, first };
             if deep {
                 block.deep_tiles::<S, R, O>(simd, start, self.weight, lanes);
             } else {
