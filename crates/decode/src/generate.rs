@@ -94,16 +94,9 @@ pub fn round(
     for (((id, session), draft), rows) in live.iter_mut().zip(&drafts).zip(&rows) {
         let laws = RowLaws::new(engine.sampler, session, draft, rows);
         let block = Block { proposals: &draft.proposals, target: &laws, round: session.round() };
-        match engine.meter.time(Part::Sampler, || engine.verifier.verify(&block, engine.noise)) {
-            Ok(verdict) => session.commit(*id, draft, verdict, rows, listener, context)?,
-            Err(Error::Row { position, source }) => {
-                let accepted = position - laws.committed();
-                if !session.commit_accepted(*id, accepted, &laws, rows, listener, context)? {
-                    return Err(Error::Row { position, source });
-                }
-            }
-            Err(error) => return Err(error),
-        }
+        let verify = || engine.verifier.verify(&block, engine.noise);
+        let verdict = engine.meter.time(Part::Sampler, verify);
+        session.commit(*id, draft, &verdict, rows, listener, context)?;
         if session.finish().is_some() {
             session.close(engine.target);
             engine.drafter.close(*id);

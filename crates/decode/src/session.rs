@@ -11,7 +11,7 @@ use crate::{
     error::ListenerError,
     lm::{LanguageModel, Pass, Rows, SequenceId},
     noise::{RoundNoise, Seed},
-    sampler::{Prefix, Sampler},
+    sampler::{Prefix, RowError, Sampler},
     stats::{Meter, Part, Stats},
     verify::{Origin, TargetLaws, Verdict},
 };
@@ -292,12 +292,13 @@ impl Session {
     }
 
     /// Takes a verdict's tokens in order until one of them ends the text; the rest is discarded, and
-    /// with it all that was counted about it.
+    /// with it all that was counted about it. If the text gets to the place of a row without a law,
+    /// that is an error; the tokens before it stay, and the round is none that the listener sees.
     pub(crate) fn commit(
         &mut self,
         id: SessionId,
         draft: &Draft,
-        verdict: Verdict,
+        verdict: &Verdict,
         rows: &Rows,
         listener: &mut dyn Listener,
         context: usize,
@@ -310,13 +311,17 @@ impl Session {
             self.stats.unusable_draft_rows += 1;
             listener.warning(id, &end.to_string());
         }
-        for (i, law) in verdict.laws.iter().enumerate().take(verdict.accepted + 1) {
+        for i in 0..=verdict.accepted {
             let proposal = draft.proposals.get(i);
             let accepted = i < verdict.accepted;
-            let (token, origin) = match proposal {
-                Some(proposal) if accepted => (proposal.token(), Origin::Draft),
-                _ => (verdict.next, verdict.origin),
+            let (token, origin) = match (proposal, &verdict.next) {
+                (Some(proposal), _) if accepted => (proposal.token(), Origin::Draft),
+                (_, Ok(next)) => (next.token, next.origin),
+                (_, Err(unusable)) => {
+                    return Err(Error::Row { position: before + i, source: unusable.clone() });
+                }
             };
+            let law = &verdict.laws[i];
             if let Some(proposal) = proposal {
                 self.stats.judged(i, accepted, law, proposal.q());
             }
@@ -328,7 +333,7 @@ impl Session {
         }
         let kept = self.tokens.len() - before;
         let finish = self.finish;
-        let judged = JudgedRound { session: id, noise, draft, verdict: &verdict, kept, finish };
+        let judged = JudgedRound { session: id, noise, draft, verdict, kept, finish };
         listener.round(&judged).map_err(Error::Listener)
     }
 
@@ -344,30 +349,6 @@ impl Session {
         let stop = listener.token(emitted).map_err(Error::Listener)?;
         self.finish = self.end_after(emitted.is_eos, stop, context);
         Ok(self.finish.is_some())
-    }
-
-    /// Takes the first `accepted` drafted tokens of a round that a row without a law stopped before
-    /// it could decide the token behind them; true if the text ends with one of them, so that the
-    /// row decides nothing. (The round is no judged round: a trace does not hold it.)
-    pub(crate) fn commit_accepted(
-        &mut self,
-        id: SessionId,
-        accepted: usize,
-        laws: &RowLaws<'_>,
-        rows: &Rows,
-        listener: &mut dyn Listener,
-        context: usize,
-    ) -> Result<bool, Error> {
-        for i in 0..accepted {
-            let (token, law) = (laws.tokens[laws.committed + i], laws.law(i)?);
-            let (logits, is_eos) = (rows.row(i), self.limits.eos.contains(&token));
-            let (origin, law) = (Origin::Draft, &law);
-            let emitted = Emitted { session: id, token, origin, law, logits, is_eos };
-            if self.emit(&emitted, listener, context)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// Why the text ends after its last token, if it does; the first reason that holds.
@@ -418,17 +399,10 @@ impl<'a> RowLaws<'a> {
     }
 }
 
-impl RowLaws<'_> {
-    /// The number of tokens before the block.
-    pub(crate) fn committed(&self) -> usize {
-        self.committed
-    }
-}
-
 impl TargetLaws for RowLaws<'_> {
-    fn law(&self, i: usize) -> Result<Dist, Error> {
-        let position = self.committed + i;
-        let prefix = Prefix { tokens: &self.tokens[..position], prompt_len: self.prompt_len };
-        self.sampler.law(prefix, self.rows.row(i)).map_err(|source| Error::Row { position, source })
+    fn law(&self, i: usize) -> Result<Dist, RowError> {
+        let tokens = &self.tokens[..self.committed + i];
+        let prefix = Prefix { tokens, prompt_len: self.prompt_len };
+        self.sampler.law(prefix, self.rows.row(i))
     }
 }

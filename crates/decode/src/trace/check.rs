@@ -138,6 +138,11 @@ impl At<'_> {
         let place = self.place;
         absent("block", &place.block)?;
         absent("race", &place.race)?;
+        if place.origin == Source::Unusable {
+            absent("weights", &place.weights)?;
+            absent("coin", &place.coin)?;
+            return self.unusable();
+        }
         let Some(drafted) = &place.drafted else {
             absent("weights", &place.weights)?;
             absent("coin", &place.coin)?;
@@ -168,7 +173,10 @@ impl At<'_> {
             absent("drafted", &place.drafted)?;
             if self.coin(at.h.0.0, choices)? {
                 holds(!walk.emitted_all, "coin.passed", "false, behind the last token", true)?;
-                return self.bonus(choices);
+                return match place.origin {
+                    Source::Unusable => self.unusable(),
+                    _ => self.bonus(choices),
+                };
             }
             self.rejected(walk)?;
             return Ok(true);
@@ -205,6 +213,10 @@ impl At<'_> {
         absent("block", &place.block)?;
         absent("coin", &place.coin)?;
         absent("draw", &place.draw)?;
+        if place.origin == Source::Unusable {
+            absent("race", &place.race)?;
+            return self.unusable();
+        }
         let race = required("race", &place.race)?;
         let token = *required("token", &place.token)?;
         let (weight, total) = (race.weight.0, race.total.0);
@@ -239,6 +251,13 @@ impl At<'_> {
         same("origin", &Source::Rejected, &self.place.origin)?;
         absent("token", &self.place.token)?;
         absent("draw", &self.place.draw)
+    }
+
+    /// The place has no law; that the text ended before it is for the caller to see.
+    fn unusable(&self) -> Checked<bool> {
+        absent("token", &self.place.token)?;
+        absent("draw", &self.place.draw)?;
+        Ok(true)
     }
 
     /// The token is drawn from the residual law, which does not hold `but`.
@@ -323,8 +342,11 @@ impl At<'_> {
             same("drafted.draw", &draw, &drafted.draw)?;
         }
         // Block verification may end at a place whose target law it never looked at.
-        let judged = place.block.is_none_or(|block| block.z.is_some());
-        let p = self.law("p", judged || place.origin == Source::Bonus, &place.p)?;
+        let judged = match place.block {
+            Some(block) => block.z.is_some() || place.origin == Source::Bonus,
+            None => place.origin != Source::Unusable,
+        };
+        let p = self.law("p", judged, &place.p)?;
         let Some(p) = p else { return Ok(None) };
         let token = place.token.map(Token);
         if let (Some(race), Some(token)) = (&place.race, token) {

@@ -77,7 +77,8 @@ pub(super) enum Rule {
     Coupled,
 }
 
-/// Where a place's token came from; `rejected` is a place of a block behind the last emitted token.
+/// Where a place's token came from; `rejected` is a place of a block behind the last emitted token,
+/// `unusable` one whose target row has no law, behind the end of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Source {
@@ -85,6 +86,7 @@ pub(super) enum Source {
     Residual,
     Bonus,
     Rejected,
+    Unusable,
 }
 
 impl From<Origin> for Source {

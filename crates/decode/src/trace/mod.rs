@@ -78,7 +78,9 @@
 //!
 //!   Block verification has also the places behind the last emitted token, with their failed coins:
 //!   origin `rejected`, no token. Drafted tokens that were never judged are left out. Tokens of a
-//!   verdict behind the end of the text are there, with `kept` false.
+//!   verdict behind the end of the text are there, with `kept` false; where the target's row behind
+//!   the end has no law, the round ends with a place of origin `unusable`, no token. A round that
+//!   such a row brings to an error is not in the trace.
 //! - `footer`: the number of `lines` before it, the `last` digest, and for each sequence its
 //!   `rounds`, `tokens` and `finish`; `null` if the run was interrupted.
 //!

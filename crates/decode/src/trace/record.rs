@@ -1,6 +1,9 @@
 //! [`Recorder`]: from judged rounds to lines.
 
-use std::collections::HashSet;
+use std::{
+    cmp::Ordering::{Equal, Greater, Less},
+    collections::HashSet,
+};
 
 use super::{
     format::{
@@ -214,10 +217,13 @@ impl Judged<'_> {
     fn rejection(&self) -> Result<Vec<Position>, RecordError> {
         let verdict = self.round.verdict;
         let place = |i: usize| {
+            if self.is_unusable(i) {
+                return Ok(self.place(i, None));
+            }
             let p = self.p(i)?;
             let mut place = self.place(i, Some(p));
             let Some(proposal) = self.proposal(i) else {
-                place.draw = Some(self.draw(p, i, Lane::Bonus));
+                place.draw = self.draw(p, i, Lane::Bonus);
                 return Ok(place);
             };
             let (x, q) = (proposal.token(), proposal.q());
@@ -231,9 +237,9 @@ impl Judged<'_> {
             place.coin = Some(Coin::new(chance, key, passed));
             if !passed && place.origin == Source::Residual {
                 let r = residual(p, q).ok_or(self.no_law(i))?;
-                place.draw = Some(self.draw(&r, i, Lane::Residual));
+                place.draw = self.draw(&r, i, Lane::Residual);
             } else if !passed {
-                place.draw = Some(self.draw(p, i, Lane::Bonus));
+                place.draw = self.draw(p, i, Lane::Bonus);
             }
             Ok(place)
         };
@@ -257,12 +263,12 @@ impl Judged<'_> {
                 place.coin = Some(self.block_coin(i, at.h.0.0));
             }
             if i == verdict.accepted {
-                place.draw = Some(self.draw(&residual, i, Lane::Residual));
+                place.draw = self.draw(&residual, i, Lane::Residual);
             }
             alpha = weights.next_alpha(alpha);
             places.push(place);
         }
-        let bonus = verdict.accepted >= last;
+        let bonus = verdict.accepted >= last && !self.is_unusable(last);
         let p = if bonus { Some(self.p(last)?) } else { None };
         let mut place = self.place(last, p);
         if !bonus {
@@ -272,7 +278,7 @@ impl Judged<'_> {
         let at = BlockPlace::last(alpha);
         place.block = Some(at);
         place.coin = Some(self.block_coin(last, at.h.0.0));
-        place.draw = p.map(|p| self.draw(p, last, Lane::Bonus));
+        place.draw = p.and_then(|p| self.draw(p, last, Lane::Bonus));
         places.push(place);
         Ok(places)
     }
@@ -284,10 +290,13 @@ impl Judged<'_> {
 
     fn coupled(&self) -> Result<Vec<Position>, RecordError> {
         let place = |i: usize| {
+            if self.is_unusable(i) {
+                return Ok(self.place(i, None));
+            }
             let p = self.p(i)?;
             let mut place = self.place(i, Some(p));
             let key = self.round.noise.position(i);
-            place.race = Some(Race::of(p, self.token(i), key));
+            place.race = place.token.map(|token| Race::of(p, Token(token), key));
             Ok(place)
         };
         (0..=self.round.verdict.accepted).map(place).collect()
@@ -306,26 +315,25 @@ impl Judged<'_> {
         RecordError::NoLaw { round_start, offset }
     }
 
-    /// The token emitted at place `i ≤ accepted`.
-    fn token(&self, i: usize) -> Token {
-        let verdict = self.round.verdict;
-        match self.proposal(i) {
-            Some(proposal) if i < verdict.accepted => proposal.token(),
-            _ => verdict.next,
-        }
+    /// Whether the target's row for place `i`, the last, has no law.
+    fn is_unusable(&self, i: usize) -> bool {
+        i == self.round.verdict.accepted && self.round.verdict.next.is_err()
     }
 
-    fn draw(&self, law: &dyn crate::law::Law, i: usize, lane: Lane) -> Draw {
-        Draw::of(law, self.round.verdict.next, self.round.noise.key(i, lane))
+    /// How the verdict's last token was drawn.
+    fn draw(&self, law: &dyn crate::law::Law, i: usize, lane: Lane) -> Option<Draw> {
+        let next = self.round.verdict.next.as_ref().ok()?;
+        Some(Draw::of(law, next.token, self.round.noise.key(i, lane)))
     }
 
     /// What all rules have at place `i`: the token, if one was emitted, and the drafted one.
     fn place(&self, i: usize, p: Option<&Dist>) -> Position {
         let JudgedRound { noise, verdict, kept, finish, .. } = *self.round;
-        let (token, origin) = match i {
-            i if i < verdict.accepted => (Some(self.token(i)), Source::Draft),
-            i if i == verdict.accepted => (Some(verdict.next), verdict.origin.into()),
-            _ => (None, Source::Rejected),
+        let (token, origin) = match (i.cmp(&verdict.accepted), &verdict.next) {
+            (Less, _) => (self.proposal(i).map(Proposal::token), Source::Draft),
+            (Equal, Ok(next)) => (Some(next.token), next.origin.into()),
+            (Equal, Err(_)) => (None, Source::Unusable),
+            (Greater, _) => (None, Source::Rejected),
         };
         let drafted = self.proposal(i).map(|proposal| Drafted {
             token: proposal.token().0,

@@ -248,6 +248,9 @@ impl Running {
             place,
         };
         let Held { last, overlap } = at.check(&mut open.walk, &mut self.choices)?;
+        if place.origin == Source::Unusable && sequence.finish.is_none() {
+            return Err(Fail::new("origin", "a token's, for the text goes on", "unusable"));
+        }
         same("kept", &(place.token.is_some() && sequence.finish.is_none()), &place.kept)?;
         if let (true, Some(token)) = (place.kept, place.token) {
             sequence.commit(token, place.finish, opening, self.header.context.0)?;

@@ -2,9 +2,9 @@
 
 use ruint::aliases::U256;
 
-use super::{Block, Origin, Verdict, Verifier};
+use super::{Block, Next, Verdict, Verifier};
 use crate::{
-    Dist, Error, Token,
+    Dist, Token,
     dist::{Cursor, Fraction},
     law::Law,
     noise::{Lane, Noise},
@@ -34,11 +34,11 @@ impl Verifier for BlockRule {
         "block"
     }
 
-    fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Result<Verdict, Error> {
+    fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict {
         let Block { proposals, target, round } = *block;
         let (mut laws, mut steps) = (Vec::new(), Vec::new());
         let mut alpha = ONE;
-        // A row without a law ends the block before it; it is an error only if τ gets there.
+        // A row without a law ends the block before it; it decides something only if τ gets there.
         let mut end = Ok(());
         for (i, proposal) in proposals.iter().enumerate() {
             match target.law(i) {
@@ -50,7 +50,7 @@ impl Verifier for BlockRule {
                     laws.push(p);
                     steps.push(step);
                 }
-                Err(error) => end = Err(error),
+                Err(unusable) => end = Err(unusable),
             }
             // α = 0 stays 0: no later place can be τ.
             if end.is_err() || alpha == 0 {
@@ -59,17 +59,18 @@ impl Verifier for BlockRule {
         }
         let last = steps.len();
         if noise.decide(round.key(last, Lane::Accept), h_last(alpha)) {
-            end?;
-            let p = target.law(last)?;
-            let next = noise.draw(round.key(last, Lane::Bonus), &p);
-            laws.push(p);
-            return Ok(Verdict { accepted: last, next, origin: Origin::Bonus, laws });
+            let next = end.and_then(|()| target.law(last)).map(|p| {
+                let next = noise.draw(round.key(last, Lane::Bonus), &p);
+                laws.push(p);
+                Next::bonus(next)
+            });
+            return Verdict { accepted: last, next, laws };
         }
         let places = steps.iter().enumerate().rev();
         for (i, step) in places {
             if noise.decide(round.key(i, Lane::Accept), step.h()) {
                 let next = noise.draw(round.key(i, Lane::Residual), &step.residual);
-                return Ok(Verdict { accepted: i, next, origin: Origin::Residual, laws });
+                return Verdict { accepted: i, next: Ok(Next::residual(next)), laws };
             }
         }
         unreachable!("h_0 = 1, since α_0 = 1")

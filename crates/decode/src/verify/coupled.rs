@@ -1,7 +1,7 @@
 //! Coupled sampling (Daliri, Musco and Suresh 2408.07978, §4): the draft cannot change the text.
 
-use super::{Block, Origin, Verdict, Verifier};
-use crate::{Error, noise::Noise};
+use super::{Block, Next, Verdict, Verifier};
+use crate::noise::Noise;
 
 /// The token at each position is the winner of that position's exponential race under p; a drafted
 /// token stays iff it is that winner.
@@ -18,23 +18,23 @@ impl Verifier for Coupled {
         "coupled"
     }
 
-    fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Result<Verdict, Error> {
+    fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict {
         let Block { proposals, target, round } = *block;
         let mut laws = Vec::with_capacity(proposals.len() + 1);
         loop {
             let i = laws.len();
-            let p = target.law(i)?;
+            let p = match target.law(i) {
+                Ok(p) => p,
+                Err(unusable) => return Verdict { accepted: i, next: Err(unusable), laws },
+            };
             let next = noise.winner(round.position(i), &p);
             laws.push(p);
-            match proposals.get(i) {
-                Some(proposal) if proposal.token() == next => {}
-                Some(_) => {
-                    return Ok(Verdict { accepted: i, next, origin: Origin::Residual, laws });
-                }
-                None => {
-                    return Ok(Verdict { accepted: i, next, origin: Origin::Bonus, laws });
-                }
-            }
+            let next = match proposals.get(i) {
+                Some(proposal) if proposal.token() == next => continue,
+                Some(_) => Next::residual(next),
+                None => Next::bonus(next),
+            };
+            return Verdict { accepted: i, next: Ok(next), laws };
         }
     }
 }

@@ -11,9 +11,10 @@ pub mod rejection;
 use std::fmt;
 
 use crate::{
-    Dist, Error, Token,
+    Dist, Token,
     draft::Proposal,
     noise::{Noise, RoundNoise},
+    sampler::RowError,
 };
 
 pub use block::BlockRule;
@@ -27,7 +28,7 @@ pub trait TargetLaws: fmt::Debug {
     ///
     /// # Errors
     /// If the target's row there has no law.
-    fn law(&self, i: usize) -> Result<Dist, Error>;
+    fn law(&self, i: usize) -> Result<Dist, RowError>;
 }
 
 /// A drafted block to be judged.
@@ -53,17 +54,39 @@ pub enum Origin {
 }
 
 /// What a verifier decided: the first `accepted` drafted tokens, then `next`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// How many drafted tokens stay.
     pub accepted: usize,
-    /// The token that follows them.
-    pub next: Token,
-    /// Where `next` came from.
-    pub origin: Origin,
-    /// The target's laws that the rule looked at, by place in the block: those of the
-    /// `accepted + 1` emitted tokens, and for rules that look further those behind.
+    /// The token that follows them, or why the row that should decide it has no law. That is an
+    /// error only if the text does not end with one of the accepted tokens.
+    pub next: Result<Next, RowError>,
+    /// The target's laws that the rule looked at, by place in the block: those of the accepted
+    /// tokens and of `next`, and for rules that look further those behind.
     pub laws: Vec<Dist>,
+}
+
+/// The token that follows the accepted ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Next {
+    /// The token.
+    pub token: Token,
+    /// How it was drawn: never [`Origin::Draft`].
+    pub origin: Origin,
+}
+
+impl Next {
+    /// A token of the residual law.
+    #[must_use]
+    pub fn residual(token: Token) -> Self {
+        Self { token, origin: Origin::Residual }
+    }
+
+    /// A token of the target's own law.
+    #[must_use]
+    pub fn bonus(token: Token) -> Self {
+        Self { token, origin: Origin::Bonus }
+    }
 }
 
 /// A rule of verification.
@@ -72,8 +95,5 @@ pub trait Verifier: fmt::Debug {
     fn name(&self) -> &'static str;
 
     /// Judges a block.
-    ///
-    /// # Errors
-    /// If a row of the target that the rule needs has no law.
-    fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Result<Verdict, Error>;
+    fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict;
 }

@@ -1,9 +1,8 @@
 //! Token-by-token rejection (Leviathan et al. 2211.17192, algorithm 1; Chen et al. 2302.01318,
 //! algorithm 2). The default; at temperature 0 it is greedy verification.
 
-use super::{Block, Origin, Verdict, Verifier};
+use super::{Block, Next, Verdict, Verifier};
 use crate::{
-    Error,
     dist::{acceptance, residual},
     noise::{Lane, Noise},
 };
@@ -22,24 +21,29 @@ impl Verifier for Rejection {
         "rejection"
     }
 
-    fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Result<Verdict, Error> {
+    fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict {
         let Block { proposals, target, round } = *block;
         let mut laws = Vec::with_capacity(proposals.len() + 1);
         for (i, proposal) in proposals.iter().enumerate() {
             let (x, q) = (proposal.token(), proposal.q());
-            let p = target.law(i)?;
+            let p = match target.law(i) {
+                Ok(p) => p,
+                Err(unusable) => return Verdict { accepted: i, next: Err(unusable), laws },
+            };
             if !noise.decide(round.key(i, Lane::Accept), acceptance(&p, q, x)) {
                 let r = residual(&p, q).expect("after a rejection p differs from q");
                 let next = noise.draw(round.key(i, Lane::Residual), &r);
                 laws.push(p);
-                return Ok(Verdict { accepted: i, next, origin: Origin::Residual, laws });
+                return Verdict { accepted: i, next: Ok(Next::residual(next)), laws };
             }
             laws.push(p);
         }
         let gamma = proposals.len();
-        let p = target.law(gamma)?;
-        let next = noise.draw(round.key(gamma, Lane::Bonus), &p);
-        laws.push(p);
-        Ok(Verdict { accepted: gamma, next, origin: Origin::Bonus, laws })
+        let next = target.law(gamma).map(|p| {
+            let next = noise.draw(round.key(gamma, Lane::Bonus), &p);
+            laws.push(p);
+            Next::bonus(next)
+        });
+        Verdict { accepted: gamma, next, laws }
     }
 }

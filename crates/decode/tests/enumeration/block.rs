@@ -2,11 +2,11 @@
 //! in which other engines got it wrong.
 
 use draftproof_decode::{
-    Dist, Error, Token,
+    Dist, Token,
     dist::Fraction,
     law::Law,
     noise::{Lane, Noise},
-    verify::{Block, Origin, Verdict, Verifier},
+    verify::{Block, Next, Verdict, Verifier},
 };
 use num_bigint::BigInt;
 use num_integer::Integer;
@@ -59,10 +59,11 @@ impl Verifier for PaperBlock {
         "block as printed"
     }
 
-    fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Result<Verdict, Error> {
+    fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict {
         let Block { proposals, target, round } = *block;
         let gamma = proposals.len();
-        let laws: Vec<Dist> = (0..=gamma).map(|i| target.law(i)).collect::<Result<_, _>>()?;
+        let laws: Vec<Dist> =
+            (0..=gamma).map(|i| target.law(i)).collect::<Result<_, _>>().expect("usable rows");
         let one = BigRational::one();
         let mut alpha = vec![one.clone()];
         for (i, proposal) in proposals.iter().enumerate() {
@@ -103,15 +104,15 @@ impl Verifier for PaperBlock {
                 })
                 .expect("h_0 = 1")
         };
-        let (next, origin) = if tau == gamma {
-            (noise.draw(round.key(tau, Lane::Bonus), &laws[tau]), Origin::Bonus)
+        let next = if tau == gamma {
+            Next::bonus(noise.draw(round.key(tau, Lane::Bonus), &laws[tau]))
         } else {
             let scale = if self.token_residual { &one } else { &alpha[tau] };
             let law = residual(scale, &laws[tau], proposals[tau].q()).1;
             // The mutants may stop where nothing is left; the target's law is what engines then take.
             let law = law.unwrap_or_else(|| laws[tau].clone());
-            (noise.draw(round.key(tau, Lane::Residual), &law as &dyn Law), Origin::Residual)
+            Next::residual(noise.draw(round.key(tau, Lane::Residual), &law as &dyn Law))
         };
-        Ok(Verdict { accepted: tau, next, origin, laws: laws[..=tau].to_vec() })
+        Verdict { accepted: tau, next: Ok(next), laws: laws[..=tau].to_vec() }
     }
 }

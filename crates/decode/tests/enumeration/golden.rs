@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use draftproof_decode::{
-    Dist, Error, Token,
+    Dist, Token,
     draft::Proposal,
     noise::{Noise, RoundNoise, Seed},
+    sampler::RowError,
     verify::{Block, BlockRule, Rejection, TargetLaws, Verifier},
 };
 use num_bigint::BigInt;
@@ -72,7 +73,7 @@ struct Along<'a> {
 }
 
 impl TargetLaws for Along<'_> {
-    fn law(&self, i: usize) -> Result<Dist, Error> {
+    fn law(&self, i: usize) -> Result<Dist, RowError> {
         Ok(self.table.0[&self.drafted[..i]].clone())
     }
 }
@@ -92,9 +93,9 @@ fn block_law(case: &Case, verifier: &dyn Verifier) -> Exact<(Vec<Token>, usize)>
         }
         let target = Along { table: &p, drafted };
         let block = Block { proposals: &proposals, target: &target, round };
-        let verdict = verifier.verify(&block, noise).expect("table laws");
+        let verdict = verifier.verify(&block, noise);
         let mut emitted = target.drafted[..verdict.accepted].to_vec();
-        emitted.push(verdict.next);
+        emitted.push(verdict.next.expect("table laws").token);
         (emitted, verdict.accepted)
     })
 }
@@ -181,7 +182,7 @@ fn golden_laws_and_accepted_counts() {
 struct Everywhere(Dist);
 
 impl TargetLaws for Everywhere {
-    fn law(&self, _: usize) -> Result<Dist, Error> {
+    fn law(&self, _: usize) -> Result<Dist, RowError> {
         Ok(self.0.clone())
     }
 }
@@ -196,7 +197,7 @@ fn mean_accepted(p: &[u64], q: &[u64], gamma: usize, verifier: &dyn Verifier) ->
         let draw = |offset| Proposal::draw(q.clone(), round, offset, noise);
         let proposals: Vec<Proposal> = (0..gamma).map(draw).collect();
         let block = Block { proposals: &proposals, target: &target, round };
-        verifier.verify(&block, noise).expect("table laws").accepted
+        verifier.verify(&block, noise).accepted
     });
     let times = |(count, share): (&usize, &BigRational)| share * BigInt::from(*count);
     accepted.iter().map(times).sum()

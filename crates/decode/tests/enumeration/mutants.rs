@@ -10,7 +10,7 @@ use draftproof_decode::{
     noise::{Lane, Noise, RoundNoise},
     sampler::Prefix,
     stats::Meter,
-    verify::{Block, Origin, Verdict, Verifier},
+    verify::{Block, Next, Verdict, Verifier},
 };
 use ruint::aliases::U256;
 
@@ -33,23 +33,23 @@ impl Verifier for Rule {
         self.name
     }
 
-    fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Result<Verdict, Error> {
+    fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict {
         let Block { proposals, target, round } = *block;
         let mut laws = Vec::new();
         for (i, proposal) in proposals.iter().enumerate() {
             let (x, q) = (proposal.token(), proposal.q());
-            laws.push(target.law(i)?);
+            laws.push(target.law(i).expect("a usable row"));
             let p = &laws[i];
             if !noise.decide(round.key(i, Lane::Accept), (self.accept)(p, q, x)) {
                 let law = (self.replace)(p, q, x);
                 let next = noise.draw(round.key(i, Lane::Residual), law.as_ref());
-                return Ok(Verdict { accepted: i, next, origin: Origin::Residual, laws });
+                return Verdict { accepted: i, next: Ok(Next::residual(next)), laws };
             }
         }
         let gamma = proposals.len();
-        laws.push(target.law(gamma)?);
+        laws.push(target.law(gamma).expect("a usable row"));
         let next = noise.draw(round.key(gamma, Lane::Bonus), &laws[gamma]);
-        Ok(Verdict { accepted: gamma, next, origin: Origin::Bonus, laws })
+        Verdict { accepted: gamma, next: Ok(Next::bonus(next)), laws }
     }
 }
 

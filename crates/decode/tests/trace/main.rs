@@ -12,6 +12,7 @@ use draftproof_decode::{
     verify::{BlockRule, Coupled, Rejection, Verifier},
 };
 
+use json::{body, rechain};
 use setup::{Drafts, RULES, SETTINGS, Setup, Tape, tokens};
 
 /// Replays, and compares what replay read with what the sessions did.
@@ -115,20 +116,35 @@ fn eos_inside_a_block() {
     assert_replays(&tape, "EOS");
 }
 
-/// Block verification whose last place has a target row without a law.
+/// Target rows without a law that decide nothing: block verification ends a block before one, and
+/// with every rule one may stand behind a stop string.
 #[test]
-fn an_unusable_row_behind_the_block() {
+fn unusable_rows_that_decide_nothing() {
     let before = |line: &str| line.contains("\"drafted\":{\"token\":3,");
     let last = |line: &str| line.contains("\"alpha\":") && !line.contains("\"z\":");
     let open = |line: &str| last(line) && !line.contains("\"alpha\":\"0/");
-    let mut seen = 0;
-    for seed in 0..400 {
-        // Where the unusable row decides a token, generation fails.
-        let Some(tape) = setup::broken_row(seed) else { continue };
-        assert_replays(&tape, "a broken row");
-        seen += tape.lines.windows(2).filter(|pair| before(&pair[0]) && open(&pair[1])).count();
+    let mut cut = 0;
+    for verifier in RULES {
+        let mut behind = 0;
+        for seed in 0..400 {
+            let Some(tape) = setup::broken_row(verifier, seed) else { continue };
+            assert_replays(&tape, &format!("a broken row, {verifier:?}, seed {seed}"));
+            cut += tape.lines.windows(2).filter(|pair| before(&pair[0]) && open(&pair[1])).count();
+            let unusable = |line: &String| line.contains("\"origin\":\"unusable\"");
+            let Some(at) = tape.lines.iter().position(unusable) else { continue };
+            // The same place in a text that goes on would hide a failure.
+            let mut bodies: Vec<String> = tape.lines.iter().map(|line| body(line)).collect();
+            let stopped = bodies[at - 1].replace(",\"finish\":\"stop\"", "");
+            if stopped != bodies[at - 1] {
+                behind += 1;
+                bodies[at - 1] = stopped;
+                let error = replay(rechain(&bodies, at - 1)).expect_err("no token and no end");
+                assert_eq!((error.line, &*error.field), (at as u64 + 1, "origin"), "{error}");
+            }
+        }
+        assert!(behind > 5, "{verifier:?}: {behind} unusable rows behind the end");
     }
-    assert!(seen > 10, "{seen} blocks ended before an unusable row");
+    assert!(cut > 10, "{cut} blocks ended before an unusable row");
 }
 
 /// A run that fails or is stopped between rounds leaves a trace that says so.

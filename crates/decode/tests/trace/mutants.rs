@@ -1,14 +1,15 @@
 //! Wrong samplers leave traces that do not hold.
 
 use draftproof_decode::{
-    Dist, Error, Session, Token,
+    Dist, Session, Token,
     dist::{Fraction, acceptance, residual},
     draft::{Draft, Proposal, SessionId},
     law::Law,
     noise::{ChaCha, Lane, Noise, PositionKey, RoundKey, RoundNoise},
+    sampler::RowError,
     session::JudgedRound,
     trace::{ReplayError, replay},
-    verify::{Block, BlockRule, Coupled, Origin, Rejection, TargetLaws, Verdict, Verifier},
+    verify::{Block, BlockRule, Coupled, Next, Rejection, TargetLaws, Verdict, Verifier},
 };
 
 use crate::setup::{Drafts, SETTINGS, Setup, Tape, limits, seed, tokens};
@@ -109,23 +110,23 @@ impl Verifier for Rule {
         "rejection"
     }
 
-    fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Result<Verdict, Error> {
+    fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict {
         let Block { proposals, target, round } = *block;
         let mut laws = Vec::new();
         for (i, proposal) in proposals.iter().enumerate() {
             let (x, q) = (proposal.token(), proposal.q());
-            laws.push(target.law(i)?);
+            laws.push(target.law(i).expect("a usable row"));
             let p = &laws[i];
             if !(self.accept)(round.key(i, Lane::Accept), acceptance(p, q, x), noise) {
                 let law = (self.replace)(p, q);
                 let next = noise.draw(round.key(i, Lane::Residual), law.as_ref());
-                return Ok(Verdict { accepted: i, next, origin: Origin::Residual, laws });
+                return Verdict { accepted: i, next: Ok(Next::residual(next)), laws };
             }
         }
         let gamma = proposals.len();
-        laws.push(target.law(gamma)?);
+        laws.push(target.law(gamma).expect("a usable row"));
         let next = noise.draw(round.key(gamma, Lane::Bonus), &laws[gamma]);
-        Ok(Verdict { accepted: gamma, next, origin: Origin::Bonus, laws })
+        Verdict { accepted: gamma, next: Ok(Next::bonus(next)), laws }
     }
 }
 
@@ -133,7 +134,7 @@ impl Verifier for Rule {
 struct Fixed(Dist);
 
 impl TargetLaws for Fixed {
-    fn law(&self, _: usize) -> Result<Dist, Error> {
+    fn law(&self, _: usize) -> Result<Dist, RowError> {
         Ok(self.0.clone())
     }
 }
@@ -152,7 +153,7 @@ fn trace_of(verifier: &dyn Verifier, number: u64, full: bool) -> Vec<String> {
         let draft = Draft { proposals: (0..3).map(draw).collect(), ..Draft::default() };
         let target = Fixed(p.clone());
         let block = Block { proposals: &draft.proposals, target: &target, round };
-        let verdict = verifier.verify(&block, &mut ChaCha).expect("laws everywhere");
+        let verdict = verifier.verify(&block, &mut ChaCha);
         let kept = verdict.accepted + 1;
         tape.record(&JudgedRound {
             session: SessionId(0),

@@ -193,17 +193,18 @@ impl Setup {
     }
 }
 
-/// Block verification with a target that has no law after token 3, which the draft likes too much.
-pub(crate) fn broken_row(seed: u64) -> Option<Tape> {
+/// A target that has no law after token 3, which the draft likes too much, nor after the stop; `None`
+/// if that decides a token, so that generation fails.
+pub(crate) fn broken_row(verifier: &'static dyn Verifier, seed: u64) -> Option<Tape> {
     let mut target = TableModel::new(VOCAB, CONTEXT, 1, |last| {
-        let bad = last[0] == Token(3);
+        let bad = [3, STOP].contains(&last[0].0);
         (0..VOCAB).map(|id| if bad { f32::NAN } else { -(id as f32) }).collect()
     });
-    let setup =
-        Setup { verifier: &BlockRule, drafts: Drafts::Model, settings: Settings::default(), seed };
+    let drafts = if verifier.name() == "coupled" { Drafts::Racing } else { Drafts::Model };
+    let setup = Setup { verifier, drafts, settings: Settings::default(), seed };
     let mut sessions = setup.sessions();
     sessions.truncate(1);
-    let mut tape = Tape::start(&BlockRule, &sessions, true);
+    let mut tape = Tape::start(verifier, &sessions, true);
     let result = setup
         .with_engine(&mut target, &mut ChaCha, |engine| generate(engine, &mut sessions, &mut tape));
     result.ok()?;
