@@ -8,44 +8,53 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
+/// A cache line. Loads of whole vectors never straddle two.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
 thread_local! {
-    static IDLE: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
+    static IDLE: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Floats on loan from this thread, whatever they were before.
+/// Floats on loan from this thread, whatever they were before, from the start of a cache line on.
 #[derive(Debug)]
 pub(crate) struct Scratch {
-    floats: Vec<f32>,
+    lines: Vec<Line>,
     len: usize,
 }
 
 /// `len` floats.
 pub(crate) fn take(len: usize) -> Scratch {
-    let mut floats = IDLE.with_borrow_mut(Vec::pop).unwrap_or_default();
-    if floats.len() < len {
-        floats.resize(len.next_power_of_two(), 0.0);
+    let mut lines = IDLE.with_borrow_mut(Vec::pop).unwrap_or_default();
+    let needed = len.div_ceil(16);
+    if lines.len() < needed {
+        lines.resize(needed.next_power_of_two(), Line([0.0; 16]));
     }
-    Scratch { floats, len }
+    Scratch { lines, len }
 }
 
 impl Deref for Scratch {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        &self.floats[..self.len]
+        // SAFETY: a line is sixteen floats without padding, and there are at least `len / 16`,
+        // rounded up.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 }
 
 impl DerefMut for Scratch {
     fn deref_mut(&mut self) -> &mut [f32] {
-        &mut self.floats[..self.len]
+        // SAFETY: as in `deref`; the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let floats = std::mem::take(&mut self.floats);
+        let lines = std::mem::take(&mut self.lines);
         // A loan that ends while the thread does is simply freed.
-        let _ = IDLE.try_with(|idle| idle.borrow_mut().push(floats));
+        let _ = IDLE.try_with(|idle| idle.borrow_mut().push(lines));
     }
 }

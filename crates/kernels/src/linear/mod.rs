@@ -25,7 +25,7 @@ use tile::{accumulate, sums};
 use crate::{
     glu::{self, Activation},
     isa::Isa,
-    scratch,
+    scratch::{self, Scratch},
     simd::{Kernel, LANES, Simd},
     team::{self, Scatter},
     weight::{Stored, Weight},
@@ -111,9 +111,11 @@ pub fn gated(
     let [gate, up] = [&mut gate, &mut up].map(|part| Part::new(rows, inputs, part));
     assert_eq!(gate.outputs, up.outputs, "a gate for each value");
     let (isa, outputs) = (Isa::current(), gate.outputs);
+    let mut copy = None;
+    let input = Input::new(x, rows, inputs, &mut copy);
     share(2 * rows * inputs, outputs, &|range| {
-        run_part(isa, x, rows, inputs, &gate, range.clone());
-        run_part(isa, x, rows, inputs, &up, range.clone());
+        run_part(isa, input, &gate, range.clone());
+        run_part(isa, input, &up, range.clone());
         for row in 0..rows {
             let place = row * outputs + range.start..row * outputs + range.end;
             // SAFETY: the chunk owns these outputs of both, and `run_part` has returned.
@@ -126,13 +128,15 @@ pub fn gated(
 fn run_parts(x: &[f32], rows: usize, inputs: usize, parts: &[Part<'_>]) {
     let isa = Isa::current();
     let outputs: usize = parts.iter().map(|part| part.outputs).sum();
+    let mut copy = None;
+    let input = Input::new(x, rows, inputs, &mut copy);
     share(rows * inputs, outputs, &|range| {
         let mut first = 0;
         for part in parts {
             let from = range.start.max(first);
             let to = range.end.min(first + part.outputs);
             if from < to {
-                run_part(isa, x, rows, inputs, part, from - first..to - first);
+                run_part(isa, input, part, from - first..to - first);
             }
             first += part.outputs;
         }
@@ -165,14 +169,59 @@ fn check_rows(x: &[f32], inputs: usize) -> usize {
     x.len() / inputs
 }
 
-fn run_part(isa: Isa, x: &[f32], rows: usize, inputs: usize, part: &Part<'_>, range: Range<usize>) {
-    let block = Block { x, rows, inputs, part, first: range.start };
+/// The rows of a pass.
+#[derive(Clone, Copy)]
+struct Input<'a> {
+    x: &'a [f32],
+    rows: usize,
+    /// The values of a row.
+    inputs: usize,
+    /// From the start of a row to that of the next.
+    stride: usize,
+    /// The number of the first row.
+    first: usize,
+}
+
+impl<'a> Input<'a> {
+    /// The rows as they are, or, if they are few, in a copy whose rows start with a cache line:
+    /// every tile loads them again, and a load that straddles two lines costs two.
+    fn new(x: &'a [f32], rows: usize, inputs: usize, copy: &'a mut Option<Scratch>) -> Self {
+        let plain = Self { x, rows, inputs, stride: inputs, first: 0 };
+        if rows == 1 || rows >= MANY || plain.is_aligned() {
+            return plain;
+        }
+        plain.aligned(0, rows, copy.insert(scratch::take(rows * aligned_stride(inputs))))
+    }
+
+    fn is_aligned(&self) -> bool {
+        self.x.as_ptr().addr().is_multiple_of(64) && self.stride == aligned_stride(self.inputs)
+    }
+
+    /// A copy of `rows` rows from `first` on.
+    #[inline(always)]
+    fn aligned<'b>(&self, first: usize, rows: usize, copy: &'b mut [f32]) -> Input<'b> {
+        let stride = aligned_stride(self.inputs);
+        for (r, to) in copy.chunks_exact_mut(stride).take(rows).enumerate() {
+            let start = (first - self.first + r) * self.stride;
+            to[..self.inputs].copy_from_slice(&self.x[start..start + self.inputs]);
+        }
+        Input { x: copy, rows, inputs: self.inputs, stride, first }
+    }
+}
+
+/// Whole cache lines, and not a multiple of 4 KiB, at which all rows would fall on the same few
+/// places of the first-level cache.
+fn aligned_stride(inputs: usize) -> usize {
+    let stride = inputs.next_multiple_of(LANES);
+    if stride.is_multiple_of(1024) { stride + LANES } else { stride }
+}
+
+fn run_part(isa: Isa, input: Input<'_>, part: &Part<'_>, range: Range<usize>) {
+    let (rows, inputs) = (input.rows, input.inputs);
+    let block = Block { input, part, first: range.start };
     let range = range.start * inputs..range.end * inputs;
     match part.weight {
-        Weight::F32(weight) if rows >= MANY => {
-            let weight = &weight[range];
-            isa.run(Many { block, weight });
-        }
+        Weight::F32(weight) if rows >= MANY => isa.run(Many { block, weight: &weight[range] }),
         Weight::F32(weight) => isa.run(Few { block, weight: &weight[range] }),
         Weight::Bf16(weight) if rows >= MANY => many_narrow(isa, block, &weight[range]),
         Weight::Bf16(weight) => isa.run(Few { block, weight: &weight[range] }),
@@ -181,14 +230,15 @@ fn run_part(isa: Isa, x: &[f32], rows: usize, inputs: usize, part: &Part<'_>, ra
 
 /// Widens the weights into a panel that stays in the second-level cache while the rows pass by.
 fn many_narrow(isa: Isa, mut block: Block<'_>, weight: &[bf16]) {
-    let fits = (PANEL_BYTES / (block.inputs * size_of::<f32>())).max(4) & !3;
-    let size = (fits * block.inputs).min(weight.len());
+    let inputs = block.input.inputs;
+    let fits = (PANEL_BYTES / (inputs * size_of::<f32>())).max(4) & !3;
+    let size = (fits * inputs).min(weight.len());
     let mut panel = scratch::take(size);
     for weight in weight.chunks(size.max(1)) {
         let panel = &mut panel[..weight.len()];
         isa.run(Widen { from: weight, to: panel });
         isa.run(Many { block, weight: panel });
-        block.first += weight.len() / block.inputs;
+        block.first += weight.len() / inputs;
     }
 }
 
@@ -224,9 +274,7 @@ const WEIGHT_BLOCK_BYTES: usize = 16 << 10;
 /// Some outputs of all rows.
 #[derive(Clone, Copy)]
 struct Block<'a> {
-    x: &'a [f32],
-    rows: usize,
-    inputs: usize,
+    input: Input<'a>,
     part: &'a Part<'a>,
     /// The output of the first row of weights.
     first: usize,
@@ -249,11 +297,15 @@ macro_rules! by_rows {
     ($rows:expr, $block:ident.$name:ident::<$S:ty, $W:ty>($($arg:expr),*)) => {
         if <$S>::ACCUMULATORS >= 24 {
             match $rows {
-                1 => $block.$name::<$S, $W, 1, 8>($($arg),*),
+                1 => $block.$name::<$S, $W, 1, 4>($($arg),*),
                 2 => $block.$name::<$S, $W, 2, 4>($($arg),*),
                 3 => $block.$name::<$S, $W, 3, 4>($($arg),*),
                 4 => $block.$name::<$S, $W, 4, 4>($($arg),*),
                 5 => $block.$name::<$S, $W, 5, 4>($($arg),*),
+                6 => $block.$name::<$S, $W, 6, 3>($($arg),*),
+                7 => $block.$name::<$S, $W, 7, 3>($($arg),*),
+                8 => $block.$name::<$S, $W, 8, 2>($($arg),*),
+                9 => $block.$name::<$S, $W, 9, 2>($($arg),*),
                 rows => unreachable!("{rows} rows in a tile"),
             }
         } else {
@@ -267,9 +319,9 @@ macro_rules! by_rows {
     };
 }
 
-/// The most rows of a tile of [`Few`]: a sixth would not leave registers for widening.
+/// The most rows of a tile of [`Few`].
 const fn most_rows<S: Simd>() -> usize {
-    if S::ACCUMULATORS >= 24 { 5 } else { 3 }
+    if S::ACCUMULATORS >= 24 { 9 } else { 3 }
 }
 
 impl<E: Stored> Kernel for Few<'_, E> {
@@ -279,20 +331,21 @@ impl<E: Stored> Kernel for Few<'_, E> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { mut block, weight } = self;
-        let tiles = block.rows.div_ceil(most_rows::<S>());
-        let fits = WEIGHT_BLOCK_BYTES / (block.inputs * size_of::<E>());
+        let Input { rows, inputs, .. } = block.input;
+        let tiles = rows.div_ceil(most_rows::<S>());
+        let fits = WEIGHT_BLOCK_BYTES / (inputs * size_of::<E>());
         let size = match tiles {
             1 => weight.len(),
-            _ => fits.next_multiple_of(8).max(8) * block.inputs,
+            _ => fits.next_multiple_of(12).max(12) * inputs,
         };
-        let ahead = ahead(4 * block.inputs * size_of::<E>());
+        let ahead = ahead(4 * inputs * size_of::<E>());
         for weight in weight.chunks(size.max(1)) {
             for tile in 0..tiles {
-                let rows = split(block.rows, tile, tiles);
+                let rows = split(rows, tile, tiles);
                 let ahead = (tile == 0).then_some(ahead);
                 by_rows!(rows.len(), block.tiles::<S, E>(simd, rows.start, weight, ahead));
             }
-            block.first += weight.len() / block.inputs;
+            block.first += weight.len() / inputs;
         }
     }
 }
@@ -315,14 +368,17 @@ impl Many<'_> {
     /// computes some rows again.
     #[inline(always)]
     fn passes<S: Simd, const R: usize, const O: usize>(&self, simd: S) {
-        let block = &self.block;
-        let count = self.weight.len() / block.inputs;
-        let deep = block.inputs > DEPTH;
+        let Block { input, part, first } = self.block;
+        let Input { rows, inputs, .. } = input;
+        let count = self.weight.len() / inputs;
+        let deep = inputs > DEPTH;
         let mut lanes = scratch::take(if deep { R * count * LANES } else { 0 });
         let (lanes, _) = lanes.as_chunks_mut::<LANES>();
+        let mut copy = scratch::take(R * aligned_stride(inputs));
         let mut row = 0;
-        while row < block.rows {
-            let start = row.min(block.rows - R);
+        while row < rows {
+            let start = row.min(rows - R);
+            let block = Block { input: input.aligned(start, R, &mut copy), part, first };
             if deep {
                 block.deep_tiles::<S, R, O>(simd, start, self.weight, lanes);
             } else {
@@ -348,7 +404,7 @@ impl Block<'_> {
         weights: &[W],
         ahead: Option<usize>,
     ) {
-        let inputs = self.inputs;
+        let inputs = self.input.inputs;
         let x = self.tile_rows::<R>(row, 0..inputs);
         let count = weights.len() / inputs;
         let mut n = 0;
@@ -373,7 +429,7 @@ impl Block<'_> {
         weights: &[f32],
         lanes: &mut [[f32; LANES]],
     ) {
-        let inputs = self.inputs;
+        let inputs = self.input.inputs;
         let count = weights.len() / inputs;
         let tiled = count - count % O;
         let mut start = 0;
@@ -417,8 +473,8 @@ impl Block<'_> {
     fn tile_rows<const R: usize>(&self, row: usize, inputs: Range<usize>) -> [&[f32]; R] {
         let mut x: [&[f32]; R] = [&[]; R];
         for r in 0..R {
-            let start = (row + r) * self.inputs;
-            x[r] = &self.x[start + inputs.start..start + inputs.end];
+            let start = (row - self.input.first + r) * self.input.stride;
+            x[r] = &self.input.x[start + inputs.start..start + inputs.end];
         }
         x
     }

@@ -98,17 +98,18 @@ pub(crate) fn sums<S: Simd, const R: usize, const O: usize>(
     acc: &[[S::V; O]; R],
 ) -> [[f32; O]; R] {
     let mut out = [[0.0; O]; R];
-    for r in 0..R {
-        let mut o = 0;
-        while o + 4 <= O {
-            let four = simd.sum4([acc[r][o], acc[r][o + 1], acc[r][o + 2], acc[r][o + 3]]);
-            out[r][o..o + 4].copy_from_slice(&four);
-            o += 4;
+    let mut i = 0;
+    while i + 4 <= R * O {
+        let at = |i: usize| acc[i / O][i % O];
+        let four = simd.sum4([at(i), at(i + 1), at(i + 2), at(i + 3)]);
+        for (j, sum) in four.into_iter().enumerate() {
+            out[(i + j) / O][(i + j) % O] = sum;
         }
-        while o < O {
-            out[r][o] = simd.sum(acc[r][o]);
-            o += 1;
-        }
+        i += 4;
+    }
+    while i < R * O {
+        out[i / O][i % O] = simd.sum(acc[i / O][i % O]);
+        i += 1;
     }
     out
 }

@@ -1,15 +1,15 @@
 //! AVX-512: a vector is one register.
 
 use std::arch::x86_64::{
-    __m512, _CMP_LT_OQ, _MM_HINT_T0, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_movehl_ps,
+    __m512, __m512i, _CMP_LT_OQ, _MM_HINT_T0, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_movehl_ps,
     _mm_prefetch, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_castps256_ps128,
     _mm256_extractf128_ps, _mm256_loadu_si256, _mm512_add_epi32, _mm512_add_ps,
     _mm512_castps_si512, _mm512_castps512_ps128, _mm512_castps512_ps256, _mm512_castsi512_ps,
     _mm512_cmp_ps_mask, _mm512_cvtepu16_epi32, _mm512_div_ps, _mm512_extractf32x8_ps,
     _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps,
-    _mm512_mask_permutexvar_epi8, _mm512_maskz_compress_ps, _mm512_maskz_loadu_ps, _mm512_mul_ps,
-    _mm512_permute_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_slli_epi32,
-    _mm512_storeu_ps, _mm512_sub_ps,
+    _mm512_maskz_loadu_ps, _mm512_maskz_permutexvar_epi8, _mm512_mul_ps, _mm512_permute_ps,
+    _mm512_permutex2var_ps, _mm512_permutexvar_ps, _mm512_set_epi32, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
 };
 
 use std::hint::black_box;
@@ -30,8 +30,6 @@ pub(crate) struct Avx512(());
 pub(crate) struct Vbmi {
     /// The bytes that are moved: the upper two of every lane.
     upper: u64,
-    /// What the others become.
-    zero: i32,
     /// Where they come from: lanes 0 to 15 and 16 to 31.
     indices: &'static [[u8; 64]; 2],
 }
@@ -53,11 +51,7 @@ impl Vbmi {
     /// The proof, if this machine has the instructions.
     pub(crate) fn detect() -> Option<Self> {
         let found = Avx512::detect().is_some() && is_x86_feature_detected!("avx512vbmi");
-        found.then(|| Self {
-            upper: black_box(0xCCCC_CCCC_CCCC_CCCC),
-            zero: black_box(0),
-            indices: black_box(&SPREAD),
-        })
+        found.then(|| Self { upper: black_box(0xCCCC_CCCC_CCCC_CCCC), indices: black_box(&SPREAD) })
     }
 }
 
@@ -74,6 +68,20 @@ const fn spread(first: usize) -> [u8; 64] {
 }
 
 static SPREAD: [[u8; 64]; 2] = [spread(0), spread(LANES)];
+
+/// For `sum4`: the quarters (1, 4 + 0, 3, 4 + 2) of two vectors.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn quarters() -> __m512i {
+    _mm512_set_epi32(27, 26, 25, 24, 15, 14, 13, 12, 19, 18, 17, 16, 7, 6, 5, 4)
+}
+
+/// For `sum4`: the first lanes of the quarters a, c, b, d in the order a, b, c, d.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn firsts() -> __m512i {
+    _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 4, 8, 0)
+}
 
 macro_rules! simd512 {
     ($name:ident, $features:literal, { $($widen:tt)* }) => {
@@ -191,22 +199,18 @@ macro_rules! simd512 {
                 let mut out = [0.0; 4];
                 // SAFETY: as in `vectorize`; `out` covers the 16 bytes stored.
                 unsafe {
-                    // Lanes l + (l + 8) of two vectors side by side, then l + (l + 4) of four.
-                    let ab = _mm512_add_ps(
-                        _mm512_shuffle_f32x4::<0x44>(a, b),
-                        _mm512_shuffle_f32x4::<0xEE>(a, b),
-                    );
-                    let cd = _mm512_add_ps(
-                        _mm512_shuffle_f32x4::<0x44>(c, d),
-                        _mm512_shuffle_f32x4::<0xEE>(c, d),
-                    );
-                    let s = _mm512_add_ps(
-                        _mm512_shuffle_f32x4::<0x88>(ab, cd),
-                        _mm512_shuffle_f32x4::<0xDD>(ab, cd),
-                    );
+                    // l + (l + 8) of a in the lower half, of b in the upper; then l + (l + 4) of
+                    // a, c, b, d by quarters. A blend costs less than a second shuffle.
+                    let halves = |a, b| {
+                        let crossed = _mm512_shuffle_f32x4::<0x4E>(a, b);
+                        _mm512_add_ps(_mm512_mask_blend_ps(0xFF00, a, b), crossed)
+                    };
+                    let (ab, cd) = (halves(a, b), halves(c, d));
+                    let crossed = _mm512_permutex2var_ps(ab, quarters(), cd);
+                    let s = _mm512_add_ps(_mm512_mask_blend_ps(0xF0F0, ab, cd), crossed);
                     let s = _mm512_add_ps(s, _mm512_permute_ps::<0x4E>(s));
                     let s = _mm512_add_ps(s, _mm512_permute_ps::<0xB1>(s));
-                    let s = _mm512_maskz_compress_ps(0x1111, s);
+                    let s = _mm512_permutexvar_ps(firsts(), s);
                     _mm_storeu_ps(out.as_mut_ptr(), _mm512_castps512_ps128(s));
                 }
                 out
@@ -229,8 +233,7 @@ simd512!(Vbmi, "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma", {
         unsafe {
             let narrow = _mm512_loadu_si512(from.as_ptr().cast());
             let index = _mm512_loadu_si512(self.indices[half].as_ptr().cast());
-            let zero = _mm512_set1_epi32(self.zero);
-            _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(zero, self.upper, index, narrow))
+            _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi8(self.upper, index, narrow))
         }
     }
 });
