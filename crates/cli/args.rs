@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Contract(Box<ContractArguments>),
     /// Derive every noise value and decision of a trace again, without a model.
     Replay(ReplayArguments),
+    /// Measure what passes cost and what speculation gains: tables to stdout, or one JSON document.
+    Bench(Box<BenchArguments>),
 }
 
 #[derive(Debug, Args)]
@@ -43,6 +45,8 @@ pub(crate) struct GenerateArguments {
     pub(crate) ends: EndArguments,
     #[command(flatten)]
     pub(crate) models: ModelArguments,
+    #[command(flatten)]
+    pub(crate) drafts: DraftArguments,
     #[command(flatten)]
     pub(crate) sampler: SamplerArguments,
 
@@ -95,6 +99,8 @@ pub(crate) struct ContractArguments {
     #[command(flatten)]
     pub(crate) models: ModelArguments,
     #[command(flatten)]
+    pub(crate) drafts: DraftArguments,
+    #[command(flatten)]
     pub(crate) sampler: SamplerArguments,
     /// Print one JSON object instead of text.
     #[arg(long)]
@@ -105,6 +111,53 @@ pub(crate) struct ContractArguments {
 pub(crate) struct ReplayArguments {
     /// A file written by `generate --trace`.
     pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArguments {
+    #[command(flatten)]
+    pub(crate) models: ModelArguments,
+    /// Arbitrary weights of this size instead of a model (100m): what passes cost, without a text.
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["model", "draft_model", "drafter", "prompts"])]
+    pub(crate) synthetic: Option<String>,
+    /// The draft lengths to try.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "1,2,3,4,5,6,7,8,auto"
+    )]
+    pub(crate) draft_len: Vec<DraftLenArgument>,
+    /// The temperatures to try; all other sampler settings are off.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "0,1",
+        allow_negative_numbers = true
+    )]
+    pub(crate) temperature: Vec<f64>,
+    /// The rule that judges drafted tokens.
+    #[arg(long, value_enum, default_value_t = VerifyRule::Rejection)]
+    pub(crate) verify: VerifyRule,
+    /// A file with one prompt a line [default: 32 openings of tales from fable's held-out text].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prompts: Option<PathBuf>,
+    /// Tokens of each text.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(8..))]
+    pub(crate) max_tokens: u32,
+    /// Runs of each text; the fastest counts.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) repeats: u32,
+    /// Seed of all random choices.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Write one JSON document to this file (`-`: standard output, instead of tables).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Compare two such documents instead of measuring.
+    #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], exclusive = true)]
+    pub(crate) compare: Option<Vec<PathBuf>>,
 }
 
 #[derive(Debug, Args)]
@@ -119,18 +172,38 @@ pub(crate) struct ModelArguments {
     /// Where proposals come from [default: model if there is a draft model, else ngram].
     #[arg(long, value_enum)]
     pub(crate) drafter: Option<DrafterKind>,
-    /// How many tokens to draft a round: a number, or auto.
-    #[arg(long, value_name = "N|auto", default_value = "auto")]
-    pub(crate) draft_len: DraftLenArgument,
-    /// The rule that judges drafted tokens.
-    #[arg(long, value_enum, default_value_t = VerifyRule::Rejection)]
-    pub(crate) verify: VerifyRule,
     /// Where the target runs.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: String,
     /// Where the draft model runs [default: as the target].
     #[arg(long, value_name = "DEVICE")]
     pub(crate) draft_device: Option<String>,
+    /// How many threads of the CPU share the work [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) threads: Option<u16>,
+    /// Which kernels compute: those whose rows are independent bit for bit, or burn's own.
+    #[arg(long, value_enum, default_value_t = KernelsArgument::RowInvariant)]
+    pub(crate) kernels: KernelsArgument,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KernelsArgument {
+    /// A draft never changes greedy text.
+    RowInvariant,
+    /// Rows may differ in the last bits with the number of rows in a pass.
+    General,
+}
+
+/// How drafted tokens come and go.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Models")]
+pub(crate) struct DraftArguments {
+    /// How many tokens to draft a round: a number, or auto.
+    #[arg(long, value_name = "N|auto", default_value = "auto")]
+    pub(crate) draft_len: DraftLenArgument,
+    /// The rule that judges drafted tokens.
+    #[arg(long, value_enum, default_value_t = VerifyRule::Rejection)]
+    pub(crate) verify: VerifyRule,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

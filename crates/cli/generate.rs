@@ -4,23 +4,17 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use draftproof_decode::{
-    Engine, LanguageModel, Limits, Sampler, Session, Token,
-    draft::{
-        Drafter, NoDrafter,
-        length::{CostModel, DraftLength},
-        model::ModelDrafter,
-        ngram::NgramDrafter,
-    },
+    LanguageModel, Limits, Session, Token,
     generate::generate,
-    noise::{ChaCha, Seed},
+    noise::Seed,
     stats::{Meter, Part, Stats},
     trace::Run,
-    verify::{BlockRule, Coupled, Rejection, Verifier},
 };
 
 use crate::{
-    args::{DraftLenArgument, DrafterKind, GenerateArguments, VerifyRule},
+    args::{GenerateArguments, VerifyRule},
     contract::Contract,
+    engine::{draft_len, verifier, with_engine},
     measure::{Costs, WallClock, pass_time},
     output::Output,
     replay::Tape,
@@ -39,7 +33,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
     let limits = Limits {
         max_tokens: arguments.max_tokens,
         eos: settings::eos(&arguments.ends, &models.target),
-        draft_len: draft_len(arguments.models.draft_len, &models),
+        draft_len: draft_len(arguments.drafts.draft_len, &models),
     };
     let seed = match arguments.seed {
         Some(seed) => seed,
@@ -53,7 +47,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
     if let Some(file) = &arguments.trace {
         let target = models.target.language_model();
         let run = Run {
-            verifier: verifier(arguments.models.verify).name(),
+            verifier: verifier(arguments.drafts.verify).name(),
             contract: Some(&contract),
             vocab: target.vocab(),
             context: target.context(),
@@ -63,7 +57,10 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
     }
     let mut meter = Meter::new(WallClock::start());
     let start = Instant::now();
-    let result = decode(&mut models, arguments, &sampler, &mut meter, &mut sessions, &mut output);
+    let (drafter, rule) = (models.drafter, arguments.drafts.verify);
+    let result = with_engine(&mut models, drafter, rule, &sampler, &mut meter, |engine| {
+        generate(engine, &mut sessions, &mut output)
+    });
     let elapsed = start.elapsed();
     // What was decided is shown and recorded, also when the next token could not be.
     output.finish(&sessions)?;
@@ -77,7 +74,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
         costs: measure(&mut models, &meter, &stats, &text)?,
         share: Share::new(&meter, elapsed),
         rate: stats.tokens as f64 / elapsed.as_secs_f64(),
-        has_q: arguments.models.verify != VerifyRule::Coupled,
+        has_q: arguments.drafts.verify != VerifyRule::Coupled,
     };
     if arguments.json {
         for (i, session) in sessions.iter().enumerate() {
@@ -89,66 +86,6 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
         report::print_summary(&report, &models, arguments, seed, finish, elapsed);
     }
     Ok(())
-}
-
-fn verifier(rule: VerifyRule) -> &'static dyn Verifier {
-    match rule {
-        VerifyRule::Rejection => &Rejection,
-        VerifyRule::Block => &BlockRule,
-        VerifyRule::Coupled => &Coupled,
-    }
-}
-
-/// What each row beyond the first adds to a verify pass, in passes of one row. A pass reads the
-/// weights once for all its rows; this is the arithmetic that comes on top, as measured with the
-/// row-invariant kernels.
-const ROW_COST: f64 = 0.13;
-
-/// `auto` weighs costs that follow from the shapes: a draft step reads the draft's weights, a verify
-/// pass the target's.
-fn draft_len(argument: DraftLenArgument, models: &Models) -> DraftLength {
-    match argument {
-        DraftLenArgument::Fixed(length) => DraftLength::Fixed(usize::from(length)),
-        DraftLenArgument::Auto => {
-            let draft = models.draft.as_ref().map_or(0, |draft| draft.parameters());
-            let draft_step = draft as f64 / models.target.parameters() as f64;
-            DraftLength::Auto(CostModel { draft_step, row: ROW_COST })
-        }
-    }
-}
-
-/// Runs the loop with the drafter that was chosen.
-fn decode(
-    models: &mut Models,
-    arguments: &GenerateArguments,
-    sampler: &Sampler,
-    meter: &mut Meter,
-    sessions: &mut [Session],
-    output: &mut Output<'_>,
-) -> Result<()> {
-    let mut model_drafter;
-    let (mut ngram, mut none) = (NgramDrafter, NoDrafter);
-    let drafter: &mut dyn Drafter = match (models.drafter, &mut models.draft) {
-        (DrafterKind::Model, Some(draft)) => {
-            let draft = draft.language_model();
-            model_drafter = match arguments.models.verify {
-                VerifyRule::Coupled => ModelDrafter::racing(draft),
-                VerifyRule::Rejection | VerifyRule::Block => ModelDrafter::new(draft),
-            };
-            &mut model_drafter
-        }
-        (DrafterKind::Ngram, _) => &mut ngram,
-        (DrafterKind::Model | DrafterKind::None, _) => &mut none,
-    };
-    let mut engine = Engine {
-        target: models.target.language_model(),
-        drafter,
-        verifier: verifier(arguments.models.verify),
-        sampler,
-        noise: &mut ChaCha,
-        meter,
-    };
-    Ok(generate(&mut engine, sessions, output)?)
 }
 
 /// Times the passes that the text was made of: one row of the target, one of the draft, and the mean

@@ -12,7 +12,9 @@ macro_rules! eprintln {
 }
 
 mod args;
+mod bench;
 mod contract;
+mod engine;
 mod generate;
 mod logprobs;
 mod measure;
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         Command::Generate(arguments) => generate::run(&arguments).map(|()| true),
         Command::Contract(arguments) => contract::run(&arguments).map(|()| true),
         Command::Replay(arguments) => replay::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
     };
     match passed {
         Ok(true) => ExitCode::SUCCESS,

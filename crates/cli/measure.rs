@@ -1,6 +1,9 @@
 //! What a pass costs: measured after the text, on the same models, for the summary alone.
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{IsTerminal, Write},
+    time::{Duration, Instant},
+};
 
 use anyhow::Result;
 use draftproof_decode::{LanguageModel, Token, lm::Pass, stats::Clock};
@@ -53,6 +56,42 @@ pub(crate) fn pass_time(
     })();
     model.close(sequence);
     timed
+}
+
+/// A count on the terminal's last line while something long goes on; nothing where standard error
+/// is no terminal.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    what: &'static str,
+    done: usize,
+    all: usize,
+    shown: Option<Instant>,
+}
+
+impl Progress {
+    pub(crate) fn new(what: &'static str, all: usize) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        Self { what, done: 0, all, shown: terminal.then(Instant::now) }
+    }
+
+    pub(crate) fn step(&mut self) {
+        const EVERY: Duration = Duration::from_millis(100);
+        self.done += 1;
+        let Some(shown) = &mut self.shown else { return };
+        if shown.elapsed() >= EVERY {
+            *shown = Instant::now();
+            let _ =
+                write!(std::io::stderr(), "\r{} of {} {}\x1b[K", self.done, self.all, self.what);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.shown.is_some() {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
 }
 
 /// The cost of drafting a token and of a verify pass, in target passes of one row.

@@ -10,10 +10,15 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use draftproof_decode::{Decimal, Sampler, Settings, Token};
-use draftproof_model::{Model, Role, device, pair};
+use draftproof_model::{
+    Model, Role, device,
+    machine::{self, Kernels},
+    pair,
+};
 
 use crate::args::{
-    BiasArgument, DrafterKind, EndArguments, GenerateArguments, ModelArguments, SamplerArguments,
+    BiasArgument, DrafterKind, EndArguments, GenerateArguments, KernelsArgument, ModelArguments,
+    SamplerArguments,
 };
 
 /// The models of a run and what drafts.
@@ -26,6 +31,13 @@ pub(crate) struct Models {
 }
 
 impl Models {
+    /// A target without a draft.
+    pub(crate) fn alone(name: &str, arguments: &ModelArguments) -> Result<Self> {
+        prepare(arguments);
+        let target = open(name, Role::Target, &arguments.device)?;
+        Ok(Self { target, draft: None, drafter: DrafterKind::None })
+    }
+
     pub(crate) fn load(arguments: &ModelArguments) -> Result<Self> {
         let builtin = arguments.model.starts_with(BUILTIN);
         let draft_name = match (&arguments.draft_model, arguments.drafter) {
@@ -57,6 +69,8 @@ impl Models {
 }
 
 const BUILTIN: &str = "builtin:";
+/// Models with arbitrary weights, for `bench`.
+pub(crate) const SYNTHETIC: &str = "synthetic:";
 
 fn name_of(kind: DrafterKind) -> &'static str {
     match kind {
@@ -68,13 +82,33 @@ fn name_of(kind: DrafterKind) -> &'static str {
 
 /// The target alone.
 pub(crate) fn open_target(arguments: &ModelArguments) -> Result<Model> {
+    prepare(arguments);
     open(&arguments.model, Role::Target, &arguments.device)
+}
+
+/// A target once more, with the kernels chosen by now.
+pub(crate) fn open_again(name: &str, device: &str) -> Result<Model> {
+    open(name, Role::Target, device)
+}
+
+/// Sets up the machine before weights are loaded for it.
+fn prepare(arguments: &ModelArguments) {
+    if let Some(threads) = arguments.threads {
+        machine::set_threads(usize::from(threads));
+    }
+    machine::set_kernels(match arguments.kernels {
+        KernelsArgument::RowInvariant => Kernels::RowInvariant,
+        KernelsArgument::General => Kernels::General,
+    });
 }
 
 fn open(name: &str, role: Role, device: &str) -> Result<Model> {
     let device = device::open(device)?;
     if let Some(name) = name.strip_prefix(BUILTIN) {
         return Ok(Model::builtin(name, role, &device)?);
+    }
+    if let Some(name) = name.strip_prefix(SYNTHETIC) {
+        return Ok(Model::synthetic(name, &device)?);
     }
     let folder = Path::new(name);
     ensure!(
@@ -195,7 +229,7 @@ pub(crate) fn prompt(arguments: &GenerateArguments, target: &Model) -> Result<Ve
     Ok(tokenizer.encode(&text)?)
 }
 
-fn read_text(path: &Path) -> Result<String> {
+pub(crate) fn read_text(path: &Path) -> Result<String> {
     fs::read(path).map_err(Into::into).and_then(utf8).with_context(|| path.display().to_string())
 }
 

@@ -19,7 +19,7 @@
 //! ```
 //!
 //! Two layers: plain slices ([`linear`], [`attention`], [`norm`], [`rope`], [`glu`], [`embedding`]),
-//! and, behind the feature `burn`, the same on burn tensors (module `burn`).
+//! with a yardstick for their speed ([`limits`]), and, behind the feature `burn`, the same on burn tensors (module `burn`).
 //! This is the only crate of the workspace with `unsafe` code: intrinsics in `simd`, disjoint
 //! writes in [`team`], and the memory map in [`map`].
 
@@ -29,6 +29,7 @@ pub mod burn;
 pub mod embedding;
 pub mod glu;
 pub mod isa;
+pub mod limits;
 pub mod linear;
 pub mod map;
 mod math;

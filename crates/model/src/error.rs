@@ -83,6 +83,14 @@ pub enum Error {
         /// The names that exist.
         available: String,
     },
+    /// A synthetic model that does not exist.
+    #[error("synthetic model {name:?}: expected one of {available}")]
+    Synthetic {
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        available: String,
+    },
     /// A draft whose token ids mean something else than the target's.
     #[error(
         "the draft {draft} cannot be used with the target {target}: token {id} is {in_target} in \

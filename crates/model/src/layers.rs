@@ -125,6 +125,12 @@ impl Embedding {
         Ok(Self { weight: matrix(weights, name, shape)? })
     }
 
+    /// The bytes of the table.
+    pub(crate) fn bytes(&self) -> u64 {
+        let table = self.weight.val();
+        (table.shape().num_elements() * table.dtype().size()) as u64
+    }
+
     /// # Shapes
     /// - ids: `[n]`
     /// - output: `[n, hidden]`

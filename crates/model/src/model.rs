@@ -2,18 +2,23 @@
 
 use std::{path::Path, sync::Arc};
 
-use burn::tensor::Device;
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    tensor::{Device, Tensor},
+};
 use draftproof_decode::{LanguageModel, Token};
 use sha2::{Digest, Sha256};
 
 use crate::{
     Error,
     builtin::{self, Role},
-    config::ModelConfig,
+    config::{ModelConfig, TransformerConfig},
     generation_config::GenerationConfig,
     language_model::TransformerModel,
     load::{Checkpoint, Source, WeightType},
+    synthetic::{self, Arbitrary},
     tokenizer::Tokenizer,
+    transformer::Transformer,
 };
 
 const MAX_CONFIG: u64 = 16 << 20;
@@ -29,6 +34,7 @@ pub struct Model {
     eos: Vec<Token>,
     parameters: u64,
     weight_type: WeightType,
+    pass_bytes: u64,
     identity: Identity,
     language_model: TransformerModel,
 }
@@ -76,6 +82,7 @@ impl Model {
                 .map(|bytes| hex(&Sha256::digest(bytes))),
         };
         let network = config.transformer.init(&mut weights)?;
+        let pass_bytes = pass_bytes(&network, &config.transformer);
         let mut language_model = TransformerModel::new(network, &config.transformer, device);
         if let Some(tokenizer) = &tokenizer {
             language_model.limit_vocab(tokenizer.vocab());
@@ -90,8 +97,38 @@ impl Model {
             eos,
             parameters: weights.parameters(),
             weight_type: weights.weight_type(),
+            pass_bytes,
             identity,
             language_model,
+        })
+    }
+
+    /// A model of the size called `name` (one of [`synthetic::names`]) with arbitrary weights.
+    ///
+    /// # Errors
+    /// If there is no such size.
+    pub fn synthetic(name: &str, device: &Device) -> Result<Self, Error> {
+        let transformer = synthetic::config(name)?;
+        let mut weights = Arbitrary::new(device);
+        let network = transformer.init(&mut weights)?;
+        let name = format!("synthetic/{name}");
+        let digest = hex(&Sha256::digest(&name));
+        Ok(Self {
+            generation_config: GenerationConfig::default(),
+            tokenizer: None,
+            eos: Vec::new(),
+            parameters: network.num_params() as u64,
+            weight_type: weights.weight_type(),
+            pass_bytes: pass_bytes(&network, &transformer),
+            identity: Identity { config: digest.clone(), weights: digest, tokenizer: None },
+            language_model: TransformerModel::new(network, &transformer, device),
+            config: ModelConfig {
+                model_type: "llama".into(),
+                transformer,
+                bos: None,
+                eos: Vec::new(),
+            },
+            name,
         })
     }
 
@@ -140,6 +177,12 @@ impl Model {
         self.weight_type
     }
 
+    /// The bytes of weights that a pass reads, once for all its rows, as they lie in memory.
+    #[must_use]
+    pub fn pass_bytes(&self) -> u64 {
+        self.pass_bytes
+    }
+
     /// What tells this model from any other.
     #[must_use]
     pub fn identity(&self) -> &Identity {
@@ -177,6 +220,21 @@ pub struct Identity {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes of all weights, less an embedding of which a pass reads single rows only.
+fn pass_bytes(network: &Transformer, config: &TransformerConfig) -> u64 {
+    struct Bytes(u64);
+    impl ModuleVisitor for Bytes {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let tensor = param.val();
+            self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
+        }
+    }
+    let mut bytes = Bytes(0);
+    network.visit(&mut bytes);
+    let table = network.embedding_bytes();
+    bytes.0 - if config.tied_head { 0 } else { table }
 }
 
 fn load_tokenizer(source: &Source) -> Result<Option<Tokenizer>, Error> {

@@ -155,6 +155,11 @@ fn layer_prefix(layer: usize) -> String {
 }
 
 impl Transformer {
+    /// The bytes of the embedding.
+    pub(crate) fn embedding_bytes(&self) -> u64 {
+        self.embedding.bytes()
+    }
+
     /// Runs the layers and appends to the caches, whose `len` the caller moves afterwards.
     ///
     /// # Shapes

@@ -10,7 +10,7 @@ use ::burn::{
     tensor::{Bytes, DType, Element, Shape, bf16},
 };
 
-use super::{Bias, RowInvariantOps};
+use super::{Bias, General, Kernels, RowInvariantOps, kernels};
 use crate::{
     attention::{self, AttentionRule, AttentionSpan},
     embedding::embedding,
@@ -71,6 +71,10 @@ fn dims<const D: usize>(tensor: &FlexTensor) -> [usize; D] {
     std::array::from_fn(|i| shape[i])
 }
 
+fn is_general() -> bool {
+    kernels() == Kernels::General
+}
+
 struct Map {
     weight: FlexTensor,
     bias: Option<FlexTensor>,
@@ -116,9 +120,15 @@ fn run_maps<const M: usize>(x: &FlexTensor, maps: [Map; M]) -> [FlexTensor; M] {
 }
 
 impl RowInvariantOps for Flex {
-    const ROW_INVARIANT: bool = true;
+    fn row_invariance(probe: FlexTensor) -> bool {
+        drop(probe);
+        !is_general()
+    }
 
     fn row_linear(x: FlexTensor, weight: FlexTensor, bias: Bias<Self>) -> FlexTensor {
+        if is_general() {
+            return General::<Self>::linear(x, weight, bias);
+        }
         let [y] = run_maps(&x, [Map::new(weight, bias)]);
         y
     }
@@ -132,6 +142,10 @@ impl RowInvariantOps for Flex {
         bias_b: Bias<Self>,
         bias_c: Bias<Self>,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        if is_general() {
+            let (weights, biases) = ([weight_a, weight_b, weight_c], [bias_a, bias_b, bias_c]);
+            return General::<Self>::linear3(x, weights, biases);
+        }
         let maps =
             [Map::new(weight_a, bias_a), Map::new(weight_b, bias_b), Map::new(weight_c, bias_c)];
         let [a, b, c] = run_maps(&x, maps);
@@ -146,6 +160,9 @@ impl RowInvariantOps for Flex {
         up_bias: Bias<Self>,
         activation: Activation,
     ) -> FlexTensor {
+        if is_general() {
+            return General::<Self>::gated(x, (gate, gate_bias), (up, up_bias), activation);
+        }
         let [rows, inputs] = dims(&x);
         let (gate, up) = (Map::new(gate, gate_bias), Map::new(up, up_bias));
         let mut out = vec![0.0; rows * gate.outputs()];
@@ -161,6 +178,9 @@ impl RowInvariantOps for Flex {
     }
 
     fn row_glu(gate: FlexTensor, up: FlexTensor, activation: Activation) -> FlexTensor {
+        if is_general() {
+            return General::<Self>::glu(gate, up, activation);
+        }
         let shape = gate.shape();
         let mut out = vec![0.0; shape.num_elements()];
         glu(activation, floats(&whole(&gate)), floats(&whole(&up)), &mut out);
@@ -168,6 +188,9 @@ impl RowInvariantOps for Flex {
     }
 
     fn row_rms_norm(x: FlexTensor, weight: FlexTensor, epsilon: f64, form: RmsForm) -> FlexTensor {
+        if is_general() {
+            return General::<Self>::rms_norm(x, weight, epsilon, form);
+        }
         let shape = x.shape();
         let mut out = vec![0.0; shape.num_elements()];
         rms_norm(floats(&whole(&x)), floats(&weight), epsilon as f32, form, &mut out);
@@ -181,6 +204,9 @@ impl RowInvariantOps for Flex {
         epsilon: f64,
         form: RmsForm,
     ) -> (FlexTensor, FlexTensor) {
+        if is_general() {
+            return General::<Self>::add_rms_norm(residual, x, weight, epsilon, form);
+        }
         let (shape, epsilon) = (x.shape(), epsilon as f32);
         let mut out = vec![0.0; shape.num_elements()];
         let sum = change(residual, |residual| {
@@ -196,6 +222,9 @@ impl RowInvariantOps for Flex {
         bias: FlexTensor,
         epsilon: f64,
     ) -> FlexTensor {
+        if is_general() {
+            return General::<Self>::layer_norm(x, weight, bias, epsilon);
+        }
         let shape = x.shape();
         let mut out = vec![0.0; shape.num_elements()];
         let (weight, bias) = (floats(&weight), floats(&bias));
@@ -204,12 +233,18 @@ impl RowInvariantOps for Flex {
     }
 
     fn row_rope(x: FlexTensor, cos: FlexTensor, sin: FlexTensor, layout: RopeLayout) -> FlexTensor {
+        if is_general() {
+            return General::<Self>::rope(x, cos, sin, layout);
+        }
         let [_, heads, head_dim] = dims(&x);
         let (cos, sin) = (whole(&cos), whole(&sin));
         change(x, |x| rope(x, heads, head_dim, floats(&cos), floats(&sin), layout))
     }
 
     fn row_embedding(table: FlexTensor, ids: FlexTensor) -> FlexTensor {
+        if is_general() {
+            return General::<Self>::embedding(table, ids);
+        }
         let [_, width] = dims(&table);
         let ids = indices(&whole(&ids));
         let mut out = vec![0.0; ids.len() * width];
@@ -218,6 +253,9 @@ impl RowInvariantOps for Flex {
     }
 
     fn row_append(cache: FlexTensor, new: FlexTensor, at: usize) -> FlexTensor {
+        if is_general() {
+            return General::<Self>::append(cache, new, at);
+        }
         let [kv_heads, _, head_dim] = dims(&cache);
         let new = whole(&new);
         change(cache, |cache| attention::append(cache, floats(&new), kv_heads, head_dim, at))
@@ -232,6 +270,15 @@ impl RowInvariantOps for Flex {
         at: usize,
         rule: AttentionRule,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        if is_general() {
+            return General::<Self>::append_and_attend(
+                query,
+                [key, value],
+                [keys, values],
+                at,
+                rule,
+            );
+        }
         let [rows] = dims(&query);
         let [_, capacity] = dims(&keys);
         let keys = Self::row_append(keys, key, at);

@@ -40,6 +40,31 @@ impl<B: Backend> General<B> {
         }
     }
 
+    /// Three linear maps of one input.
+    pub fn linear3(
+        x: FloatTensor<B>,
+        weights: [FloatTensor<B>; 3],
+        biases: [Bias<B>; 3],
+    ) -> (FloatTensor<B>, FloatTensor<B>, FloatTensor<B>) {
+        let ([a, b, c], [bias_a, bias_b, bias_c]) = (weights, biases);
+        (
+            Self::linear(x.clone(), a, bias_a),
+            Self::linear(x.clone(), b, bias_b),
+            Self::linear(x, c, bias_c),
+        )
+    }
+
+    /// `act(x·Gᵀ + g) · (x·Uᵀ + u)`.
+    pub fn gated(
+        x: FloatTensor<B>,
+        gate: (FloatTensor<B>, Bias<B>),
+        up: (FloatTensor<B>, Bias<B>),
+        activation: Activation,
+    ) -> FloatTensor<B> {
+        let gate = Self::linear(x.clone(), gate.0, gate.1);
+        Self::glu(gate, Self::linear(x, up.0, up.1), activation)
+    }
+
     /// `[width]` → `[1, width]`.
     fn row(vector: FloatTensor<B>) -> FloatTensor<B> {
         let width = dims(&vector)[0];
@@ -85,6 +110,18 @@ impl<B: Backend> General<B> {
         };
         let y = B::float_mul(Self::scaled(x, epsilon), Self::row(weight));
         B::float_reshape(y, shape)
+    }
+
+    /// `residual + x` and its norm.
+    pub fn add_rms_norm(
+        residual: FloatTensor<B>,
+        x: FloatTensor<B>,
+        weight: FloatTensor<B>,
+        epsilon: f64,
+        form: RmsForm,
+    ) -> (FloatTensor<B>, FloatTensor<B>) {
+        let sum = B::float_add(residual, x);
+        (sum.clone(), Self::rms_norm(sum, weight, epsilon, form))
     }
 
     /// `x / √(mean(x²) + ε)` for rows.
@@ -156,6 +193,20 @@ impl<B: Backend> General<B> {
         let (shape, n) = (dims(&cache), dims(&new)[0]);
         let new = B::float_swap_dims(new, 0, 1);
         B::float_slice_assign(cache, &part(&shape, 1, at..at + n), new)
+    }
+
+    /// New positions into the caches, and attention from each over its own prefix.
+    pub fn append_and_attend(
+        query: FloatTensor<B>,
+        [key, value]: [FloatTensor<B>; 2],
+        [keys, values]: [FloatTensor<B>; 2],
+        at: usize,
+        rule: AttentionRule,
+    ) -> (FloatTensor<B>, FloatTensor<B>, FloatTensor<B>) {
+        let keys = Self::append(keys, key, at);
+        let values = Self::append(values, value, at);
+        let y = Self::attention(query, keys.clone(), values.clone(), at, rule);
+        (y, keys, values)
     }
 
     /// Attention of the `n` positions from `at` on.

@@ -1,9 +1,9 @@
 //! The kernels on burn tensors: [`RowInvariantOps`] as a burn backend extension, and a function for
 //! each operation that hides the dispatch.
 //!
-//! Flex (burn's CPU backend) runs the kernels of this crate. Another backend that is listed gets
-//! the default bodies, plain burn ops that compute the same but promise no bits;
-//! [`row_invariant`] says which it is.
+//! Flex (burn's CPU backend) runs the kernels of this crate, unless [`set_kernels`] asks for burn's
+//! own. Another backend that is listed gets the default bodies, plain burn ops that compute the
+//! same but promise no bits; [`row_invariant`] says which it is.
 //!
 //! Weights are f32 or bf16 as they were loaded, `[outputs, inputs]`; everything else is f32. A
 //! tensor that is not in one piece is copied first, so keep weights and caches whole.
@@ -15,6 +15,7 @@ mod bytes;
 #[cfg(feature = "cpu")]
 mod flex;
 mod general;
+mod mode;
 mod ops;
 
 use ::burn::{
@@ -24,6 +25,7 @@ use ::burn::{
 
 pub use bytes::{weight_data, weights};
 pub use general::General;
+pub use mode::{Kernels, kernels, set_kernels};
 pub use ops::{Bias, RowInvariantOps};
 
 use crate::{attention::AttentionRule, glu::Activation, norm::RmsForm, rope::RopeLayout};

@@ -18,18 +18,15 @@ pub enum Bias<B: Backend> {
 }
 
 /// Operations whose output rows depend on their own inputs only, bit for bit where
-/// [`ROW_INVARIANT`](Self::ROW_INVARIANT) says so.
+/// [`row_invariance`](Self::row_invariance) says so.
 ///
 /// Shapes are those of the functions in [`burn`](crate::burn).
 #[backend_extension(Flex: cfg(feature = "cpu"))]
 pub trait RowInvariantOps: Backend {
-    /// Whether this backend keeps the promise.
-    const ROW_INVARIANT: bool = false;
-
-    /// [`ROW_INVARIANT`](Self::ROW_INVARIANT) of the backend that holds `probe`.
+    /// Whether the backend that holds `probe` keeps the promise.
     fn row_invariance(probe: FloatTensor<Self>) -> bool {
         drop(probe);
-        Self::ROW_INVARIANT
+        false
     }
 
     /// `x·Wᵀ + b`.
@@ -52,11 +49,8 @@ pub trait RowInvariantOps: Backend {
         #[extension_type] bias_b: Bias<Self>,
         #[extension_type] bias_c: Bias<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        (
-            General::<Self>::linear(x.clone(), weight_a, bias_a),
-            General::<Self>::linear(x.clone(), weight_b, bias_b),
-            General::<Self>::linear(x, weight_c, bias_c),
-        )
+        let (weights, biases) = ([weight_a, weight_b, weight_c], [bias_a, bias_b, bias_c]);
+        General::<Self>::linear3(x, weights, biases)
     }
 
     /// `act(x·Gᵀ + g) · (x·Uᵀ + u)`.
@@ -68,8 +62,7 @@ pub trait RowInvariantOps: Backend {
         #[extension_type] up_bias: Bias<Self>,
         activation: Activation,
     ) -> FloatTensor<Self> {
-        let gate = General::<Self>::linear(x.clone(), gate, gate_bias);
-        General::<Self>::glu(gate, General::<Self>::linear(x, up, up_bias), activation)
+        General::<Self>::gated(x, (gate, gate_bias), (up, up_bias), activation)
     }
 
     /// `act(gate) · up`.
@@ -99,8 +92,7 @@ pub trait RowInvariantOps: Backend {
         epsilon: f64,
         form: RmsForm,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let sum = Self::float_add(residual, x);
-        (sum.clone(), General::<Self>::rms_norm(sum, weight, epsilon, form))
+        General::<Self>::add_rms_norm(residual, x, weight, epsilon, form)
     }
 
     /// Layer norm over the last dimension.
@@ -147,9 +139,6 @@ pub trait RowInvariantOps: Backend {
         at: usize,
         rule: AttentionRule,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let keys = General::<Self>::append(keys, key, at);
-        let values = General::<Self>::append(values, value, at);
-        let y = General::<Self>::attention(query, keys.clone(), values.clone(), at, rule);
-        (y, keys, values)
+        General::<Self>::append_and_attend(query, [key, value], [keys, values], at, rule)
     }
 }

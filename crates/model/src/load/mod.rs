@@ -23,8 +23,8 @@ pub trait Weights {
     /// If there is no such tensor, or not of this shape, or its file cannot be read.
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<TensorData, Error>;
 
-    /// A matrix `[output, input]`, in the type it is stored in where the kernels read that type
-    /// (f32, bf16), else as f32.
+    /// A matrix `[output, input]`, in the type it is stored in where the kernels of the device read
+    /// that type (f32; bf16 if they are row-invariant), else as f32.
     ///
     /// # Errors
     /// As [`take`](Self::take).

@@ -260,8 +260,9 @@ impl Weights for Checkpoint {
         let (entry, weight_type) = self.find(name, &shape, "the checkpoint")?;
         let dtype = match weight_type {
             WeightType::F32 => DType::F32,
-            WeightType::Bf16 => DType::BF16,
-            WeightType::F16 => {
+            WeightType::Bf16 if kernels::row_invariant(&self.device) => DType::BF16,
+            // General kernels would widen it for every call.
+            WeightType::Bf16 | WeightType::F16 => {
                 let data = self.take(name, &shape)?;
                 return Ok(Tensor::from_data(data, &self.device));
             }

@@ -1,0 +1,64 @@
+//! Two documents of `bench --json` side by side.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::Path,
+};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+#[derive(Debug, Deserialize)]
+struct Document {
+    results: Vec<Speed>,
+}
+
+/// What tells one result from another, and its speed.
+#[derive(Debug, Deserialize)]
+struct Speed {
+    device: String,
+    model: String,
+    draft: Option<String>,
+    temperature: f64,
+    gamma: serde_json::Value,
+    tokens_per_second: f64,
+}
+
+impl Speed {
+    fn is_like(&self, other: &Self) -> bool {
+        (&self.device, &self.model, &self.draft) == (&other.device, &other.model, &other.draft)
+            && self.temperature == other.temperature
+            && self.gamma == other.gamma
+    }
+}
+
+pub(super) fn run(a: &Path, b: &Path) -> Result<()> {
+    let (old, new) = (read(a)?, read(b)?);
+    let mut out = io::stdout().lock();
+    let mut found = false;
+    for before in &old.results {
+        let Some(after) = new.results.iter().find(|after| after.is_like(before)) else { continue };
+        if !found {
+            writeln!(
+                out,
+                "{:>11} {:>6} {:>10} {:>10} {:>6}",
+                "temperature", "length", "A", "B", "B/A"
+            )?;
+        }
+        found = true;
+        let length = before.gamma.to_string().replace('"', "");
+        let (slow, fast) = (before.tokens_per_second, after.tokens_per_second);
+        let ratio = fast / slow;
+        let at = before.temperature;
+        writeln!(out, "{at:>11} {length:>6} {slow:>10.0} {fast:>10.0} {ratio:>6.2}")?;
+    }
+    ensure!(found, "{} and {} have no result in common", a.display(), b.display());
+    Ok(out.flush()?)
+}
+
+fn read(path: &Path) -> Result<Document> {
+    let name = || path.display().to_string();
+    let text = fs::read(path).with_context(name)?;
+    serde_json::from_slice(&text).with_context(|| format!("{}: no document of bench", name()))
+}

@@ -1,0 +1,276 @@
+//! `draftproof bench`: what passes cost on this machine, what speculation should gain with these
+//! costs, and what it does gain.
+
+mod compare;
+mod passes;
+mod tables;
+mod texts;
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::Path,
+};
+
+use anyhow::{Context, Result, ensure};
+use draftproof_decode::{Token, stats::expected_tokens};
+use draftproof_model::{
+    Model,
+    machine::{self, Kernels},
+};
+use serde::Serialize;
+
+use crate::{
+    args::{BenchArguments, VerifyRule},
+    measure::Progress,
+    settings::{self, Models, SYNTHETIC},
+};
+use passes::{Determinism, PassCosts, Prefill};
+use texts::{Roofline, Speed, Task, Way, median};
+
+/// Openings of tales from fable's held-out text.
+const PROMPTS: &str = include_str!("../../../models/fable/prompts.txt");
+
+/// All that is measured; the JSON document.
+#[derive(Debug, Serialize)]
+struct Report {
+    version: &'static str,
+    machine: Machine,
+    target: ModelFacts,
+    draft: Option<ModelFacts>,
+    verify: String,
+    kernels: &'static str,
+    prompts: usize,
+    max_tokens: u32,
+    repeats: u32,
+    seed: String,
+    passes: PassCosts,
+    prefill: Prefill,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    determinism: Option<Determinism>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    optimum: Vec<Optimum>,
+    results: Vec<Outcome>,
+}
+
+#[derive(Debug, Serialize)]
+struct Machine {
+    cpu: String,
+    threads: usize,
+    /// Of the fastest of several readers of as many bytes as the target has weights, on all threads.
+    read_bandwidth_gb_s: f64,
+    /// Of independent multiply-adds on all threads.
+    peak_gflops: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct ModelFacts {
+    name: String,
+    parameters: u64,
+    dtype: String,
+    pass_bytes: u64,
+}
+
+impl ModelFacts {
+    fn new(model: &Model) -> Self {
+        // General kernels hold f32 whatever the file has.
+        let dtype = match machine::kernels() {
+            Kernels::RowInvariant => model.weight_type().to_string(),
+            Kernels::General => "f32".into(),
+        };
+        let (parameters, pass_bytes) = (model.parameters(), model.pass_bytes());
+        Self { name: model.name().into(), parameters, dtype, pass_bytes }
+    }
+}
+
+/// The draft length that should be best at a temperature, from alpha, c and v.
+#[derive(Clone, Debug, Serialize)]
+struct Optimum {
+    temperature: f64,
+    alpha: f64,
+    gamma: usize,
+    speedup: f64,
+}
+
+/// A [`Speed`] and what was run.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    device: String,
+    model: String,
+    draft: Option<String>,
+    dtype: String,
+    #[serde(flatten)]
+    speed: Speed,
+    c: Option<f64>,
+    v: Vec<f64>,
+}
+
+pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
+    if let Some([a, b]) = arguments.compare.as_deref() {
+        return compare::run(a, b);
+    }
+    ensure!(
+        arguments.temperature.iter().all(|t| t.is_finite() && *t >= 0.0),
+        "--temperature: expected numbers from 0 on"
+    );
+    let mut models = match &arguments.synthetic {
+        Some(size) => Models::alone(&format!("{SYNTHETIC}{size}"), &arguments.models)?,
+        None => Models::load(&arguments.models)?,
+    };
+    let prompts = prompts(arguments, &models.target)?;
+    let text = prompts.first().cloned().unwrap_or_else(|| (0..64).map(Token).collect());
+    let report = measure(arguments, &mut models, &prompts, &text)?;
+    match arguments.json.as_deref() {
+        None => tables::print(&report)?,
+        Some(path) if path == Path::new("-") => writeln!(io::stdout(), "{}", json(&report)?)?,
+        Some(path) => {
+            fs::write(path, json(&report)? + "\n").with_context(|| path.display().to_string())?;
+            tables::print(&report)?;
+        }
+    }
+    Ok(())
+}
+
+fn json(report: &Report) -> Result<String> {
+    Ok(serde_json::to_string_pretty(report)?)
+}
+
+fn prompts(arguments: &BenchArguments, target: &Model) -> Result<Vec<Vec<Token>>> {
+    let Some(tokenizer) = target.tokenizer() else {
+        ensure!(
+            arguments.prompts.is_none(),
+            "{} has no tokenizer; --prompts needs one",
+            target.name()
+        );
+        return Ok(Vec::new());
+    };
+    let text = match &arguments.prompts {
+        Some(path) => settings::read_text(path)?,
+        None => PROMPTS.to_owned(),
+    };
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let prompts: Vec<Vec<Token>> =
+        lines.map(|line| Ok(tokenizer.encode(line)?)).collect::<Result<_>>()?;
+    ensure!(!prompts.is_empty(), "--prompts: expected a prompt a line, found none");
+    Ok(prompts)
+}
+
+fn measure(
+    arguments: &BenchArguments,
+    models: &mut Models,
+    prompts: &[Vec<Token>],
+    text: &[Token],
+) -> Result<Report> {
+    let (target, draft) = (&mut models.target, &mut models.draft);
+    let bytes = target.pass_bytes();
+    let bandwidth = machine::read_bandwidth(usize::try_from(bytes)?);
+    let peak = machine::peak_flops();
+    let facts = ModelFacts::new(target);
+    let draft_facts = draft.as_ref().map(ModelFacts::new);
+    let passes = passes::measure(target, draft.as_mut(), text, bandwidth)?;
+    let prefill = passes::prefill(target, text, peak)?;
+    let roofline = Roofline {
+        target_bytes: bytes as f64,
+        draft_bytes: draft.as_ref().map_or(0.0, |draft| draft.pass_bytes() as f64),
+        bandwidth,
+    };
+    let mut report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        machine: Machine {
+            cpu: cpu(),
+            threads: machine::threads(),
+            read_bandwidth_gb_s: bandwidth / 1e9,
+            peak_gflops: peak / 1e9,
+        },
+        target: facts.clone(),
+        draft: draft_facts.clone(),
+        verify: format!("{:?}", arguments.verify).to_lowercase(),
+        kernels: match machine::kernels() {
+            Kernels::RowInvariant => "row-invariant",
+            Kernels::General => "general",
+        },
+        prompts: prompts.len(),
+        max_tokens: arguments.max_tokens,
+        repeats: arguments.repeats,
+        seed: arguments.seed.to_string(),
+        passes,
+        prefill,
+        determinism: determinism(arguments, &mut models.target, text)?,
+        optimum: Vec::new(),
+        results: Vec::new(),
+    };
+    if !prompts.is_empty() {
+        let ways: Vec<Way> = std::iter::once(Way::Plain)
+            .chain(arguments.draft_len.iter().map(|&length| Way::Drafted(length)))
+            .collect();
+        let repeats = arguments.repeats as usize;
+        let texts = arguments.temperature.len() * ways.len() * prompts.len() * repeats;
+        let mut progress = Progress::new("texts", texts);
+        for &temperature in &arguments.temperature {
+            let task = Task {
+                prompts,
+                temperature,
+                ways: &ways,
+                verify: arguments.verify,
+                max_tokens: arguments.max_tokens as usize,
+                repeats: arguments.repeats,
+                seed: arguments.seed,
+            };
+            let runs = task.run(models, &mut || progress.step())?;
+            let has_q = arguments.verify != VerifyRule::Coupled;
+            let costs = &report.passes;
+            let speed = |way: &Way, own: &Vec<_>| {
+                Speed::new(*way, temperature, own, &runs[0], costs, roofline, has_q)
+            };
+            let speeds: Vec<Speed> =
+                ways.iter().zip(&runs).map(|(way, own)| speed(way, own)).collect();
+            let alphas: Vec<f64> = speeds.iter().filter_map(|speed| speed.alpha).collect();
+            report.optimum.extend(optimum(temperature, median(alphas), costs));
+            report.results.extend(speeds.into_iter().map(|speed| Outcome {
+                device: arguments.models.device.clone(),
+                model: facts.name.clone(),
+                draft: draft_facts.as_ref().map(|draft| draft.name.clone()),
+                dtype: facts.dtype.clone(),
+                speed,
+                c: report.passes.c,
+                v: report.passes.v.clone(),
+            }));
+        }
+    }
+    Ok(report)
+}
+
+/// Only where both sets of kernels exist; the model is loaded once more for it.
+fn determinism(
+    arguments: &BenchArguments,
+    target: &mut Model,
+    text: &[Token],
+) -> Result<Option<Determinism>> {
+    if machine::kernels() == Kernels::General {
+        return Ok(None);
+    }
+    machine::set_kernels(Kernels::General);
+    let name = match &arguments.synthetic {
+        Some(size) => &format!("{SYNTHETIC}{size}"),
+        None => &arguments.models.model,
+    };
+    let general = settings::open_again(name, &arguments.models.device);
+    machine::set_kernels(Kernels::RowInvariant);
+    passes::determinism(target, &mut general?, text).map(Some)
+}
+
+fn optimum(temperature: f64, alpha: Option<f64>, costs: &PassCosts) -> Option<Optimum> {
+    let (alpha, c) = (alpha?, costs.c?);
+    let speedup = |gamma: usize| {
+        expected_tokens(alpha, gamma) / (gamma as f64 * c + costs.v_at(gamma as f64 + 1.0))
+    };
+    let gamma = (0..passes::MOST_ROWS).max_by(|&a, &b| speedup(a).total_cmp(&speedup(b)))?;
+    Some(Optimum { temperature, alpha, gamma, speedup: speedup(gamma) })
+}
+
+/// The processor's name, where the system tells it.
+fn cpu() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
+    name.unwrap_or(std::env::consts::ARCH).trim().to_owned()
+}

@@ -1,0 +1,243 @@
+//! What passes cost on their own: `t(1)`, `v(n)`, `c`, a long prompt, and the price of determinism.
+//!
+//! Passes that are compared take turns, so that a machine that slows down slows all of them; the
+//! median of each counts.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use draftproof_decode::{LanguageModel, Token, lm::Pass};
+use draftproof_model::{
+    Model,
+    machine::{self, Kernels},
+};
+use serde::Serialize;
+
+/// The most rows of a pass that are measured.
+pub(super) const MOST_ROWS: usize = 16;
+
+/// Times of passes after a prefix of [`tokens`](Self::tokens).
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PassCosts {
+    /// The length of the prefix.
+    prefix_tokens: usize,
+    /// How many times each pass was timed.
+    repeats: usize,
+    /// A pass of one row of the target.
+    pub(super) t1_seconds: f64,
+    /// Passes of 1, 2, … rows, in passes of one row.
+    pub(super) v: Vec<f64>,
+    /// A pass of one row of the draft, in passes of one row of the target.
+    pub(super) c: Option<f64>,
+    /// Bytes of weights in a second, one row a pass, as a share of what a plain reader reads.
+    pub(super) read_share: f64,
+}
+
+/// A prompt of many tokens.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Prefill {
+    tokens: usize,
+    seconds: f64,
+    pub(super) tokens_per_second: f64,
+    pub(super) gflops: f64,
+    /// Of independent multiply-adds on the same threads.
+    pub(super) share_of_peak: f64,
+}
+
+/// The same model with burn's own kernels and f32 weights, its passes in turn with ours.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Determinism {
+    /// A pass of one row with general kernels, in passes of one row with row-invariant ones.
+    pub(super) general_t1: f64,
+    /// A pass of five rows with general kernels, in its own passes of one row.
+    pub(super) general_v5: f64,
+    /// A pass of five rows with row-invariant kernels, in its own passes of one row.
+    pub(super) row_invariant_v5: f64,
+}
+
+/// One thing to time: a model with an open sequence, and how many rows a pass has.
+struct Lane<'a> {
+    kernels: Kernels,
+    rows: usize,
+    model: usize,
+    tokens: &'a [Token],
+    times: Vec<f64>,
+}
+
+/// Times the lanes in turn until `budget` is spent, at least 7 times each.
+fn take_turns(
+    models: &mut [&mut dyn LanguageModel],
+    prefix: &[Token],
+    lanes: &mut [Lane<'_>],
+    budget: Duration,
+) -> Result<()> {
+    let chosen = machine::kernels();
+    let mut sequences = Vec::new();
+    for model in models.iter_mut() {
+        let sequence = model.open()?;
+        model.forward(&[Pass { sequence, tokens: prefix, rows: 0 }])?;
+        sequences.push(sequence);
+    }
+    let start = Instant::now();
+    let mut turns = 0;
+    while turns < 7 || start.elapsed() < budget {
+        for lane in lanes.iter_mut() {
+            machine::set_kernels(lane.kernels);
+            let (model, sequence) = (&mut models[lane.model], sequences[lane.model]);
+            let pass = Pass { sequence, tokens: &lane.tokens[..lane.rows], rows: lane.rows };
+            let begun = Instant::now();
+            model.forward(&[pass])?;
+            lane.times.push(begun.elapsed().as_secs_f64());
+            model.truncate(sequence, prefix.len())?;
+        }
+        turns += 1;
+    }
+    machine::set_kernels(chosen);
+    for (model, sequence) in models.iter_mut().zip(sequences) {
+        model.close(sequence);
+    }
+    Ok(())
+}
+
+impl<'a> Lane<'a> {
+    fn new(kernels: Kernels, model: usize, rows: usize, tokens: &'a [Token]) -> Self {
+        Self { kernels, rows, model, tokens, times: Vec::new() }
+    }
+
+    fn median(&self) -> f64 {
+        let mut times = self.times.clone();
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    }
+}
+
+/// `tokens`, over and over, up to `count`, as far as the model knows them.
+fn cycled(tokens: &[Token], count: usize, vocab: usize) -> Vec<Token> {
+    let known = |&token: &Token| if token.index() < vocab { token } else { Token(0) };
+    tokens.iter().map(known).cycle().take(count).collect()
+}
+
+pub(super) fn measure(
+    target: &mut Model,
+    draft: Option<&mut Model>,
+    text: &[Token],
+    bandwidth: f64,
+) -> Result<PassCosts> {
+    let vocab = draft.as_ref().map_or(target.vocab(), |draft| draft.vocab());
+    let bytes = target.pass_bytes() as f64;
+    let context = target.language_model().context();
+    let room = context.checked_sub(MOST_ROWS).filter(|&room| room > 0);
+    let room = room.with_context(|| format!("a context of {context} is too short to measure"))?;
+    let prefix = cycled(text, text.len().min(room), vocab);
+    let new = cycled(text, MOST_ROWS, vocab);
+    let kernels = machine::kernels();
+    let mut lanes: Vec<Lane<'_>> =
+        (1..=MOST_ROWS).map(|rows| Lane::new(kernels, 0, rows, &new)).collect();
+    let mut models: Vec<&mut dyn LanguageModel> = vec![target.language_model()];
+    if let Some(draft) = draft {
+        models.push(draft.language_model());
+        lanes.push(Lane::new(kernels, 1, 1, &new));
+    }
+    take_turns(&mut models, &prefix, &mut lanes, Duration::from_secs(2))?;
+    let t1 = lanes[0].median();
+    Ok(PassCosts {
+        prefix_tokens: prefix.len(),
+        repeats: lanes[0].times.len(),
+        t1_seconds: t1,
+        v: lanes[..MOST_ROWS].iter().map(|lane| lane.median() / t1).collect(),
+        c: lanes.get(MOST_ROWS).map(|lane| lane.median() / t1),
+        read_share: bytes / t1 / bandwidth,
+    })
+}
+
+impl PassCosts {
+    /// A pass of `rows` rows, also between two whole numbers of them and beyond the last, in passes
+    /// of one row.
+    pub(super) fn v_at(&self, rows: f64) -> f64 {
+        let below = (rows.floor() as usize).clamp(1, self.v.len() - 1);
+        let (low, high) = (self.v[below - 1], self.v[below]);
+        low + (rows - below as f64) * (high - low)
+    }
+}
+
+/// A pass over up to 512 tokens.
+pub(super) fn prefill(model: &mut Model, text: &[Token], peak: f64) -> Result<Prefill> {
+    let config = &model.config().transformer;
+    let (layers, width) = (config.layers, config.heads * config.head_dim);
+    let head = config.vocab * config.hidden;
+    // The embedding only picks rows; the head multiplies the last row alone.
+    let table = if config.tied_head { head } else { 2 * head };
+    let matrices = model.parameters() as f64 - table as f64;
+    let vocab = model.vocab();
+    let lm = model.language_model();
+    let count = 512.min(lm.context());
+    let tokens = cycled(text, count, vocab);
+    let mut best = f64::MAX;
+    for _ in 0..5 {
+        let sequence = lm.open()?;
+        let begun = Instant::now();
+        lm.forward(&[Pass { sequence, tokens: &tokens, rows: 1 }])?;
+        best = best.min(begun.elapsed().as_secs_f64());
+        lm.close(sequence);
+    }
+    let n = count as f64;
+    // Two operations for each weight and row; each row attends over half of them on average.
+    let attention = (2 * layers * width) as f64 * n * n;
+    let flops = 2.0 * (matrices * n + head as f64) + attention;
+    Ok(Prefill {
+        tokens: count,
+        seconds: best,
+        tokens_per_second: n / best,
+        gflops: flops / best / 1e9,
+        share_of_peak: flops / best / peak,
+    })
+}
+
+/// What the promise costs; `general` is the same model, loaded for general kernels.
+pub(super) fn determinism(
+    target: &mut Model,
+    general: &mut Model,
+    text: &[Token],
+) -> Result<Determinism> {
+    let context = target.language_model().context();
+    let prefix = cycled(text, text.len().min(context - MOST_ROWS), target.vocab());
+    let new = cycled(text, MOST_ROWS, target.vocab());
+    let lane = |kernels, model, rows| Lane::new(kernels, model, rows, &new);
+    let mut lanes = [
+        lane(Kernels::RowInvariant, 0, 1),
+        lane(Kernels::RowInvariant, 0, 5),
+        lane(Kernels::General, 1, 1),
+        lane(Kernels::General, 1, 5),
+    ];
+    let mut models: [&mut dyn LanguageModel; 2] =
+        [target.language_model(), general.language_model()];
+    take_turns(&mut models, &prefix, &mut lanes, Duration::from_secs(1))?;
+    let [one, five, general_one, general_five] = lanes.map(|lane| lane.median());
+    Ok(Determinism {
+        general_t1: general_one / one,
+        general_v5: general_five / general_one,
+        row_invariant_v5: five / one,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_between_whole_rows() {
+        let costs = PassCosts {
+            prefix_tokens: 1,
+            repeats: 1,
+            t1_seconds: 1.0,
+            v: vec![1.0, 1.5, 1.75],
+            c: None,
+            read_share: 1.0,
+        };
+        let expected =
+            [(1.0, 1.0), (1.5, 1.25), (2.0, 1.5), (2.5, 1.625), (3.0, 1.75), (5.0, 2.25)];
+        for (rows, cost) in expected {
+            assert!((costs.v_at(rows) - cost).abs() < 1e-12, "{rows}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The loop's parts, put together from what was asked for.
+
+use draftproof_decode::{
+    Engine, LanguageModel, Sampler,
+    draft::{
+        Drafter, NoDrafter,
+        length::{CostModel, DraftLength},
+        model::ModelDrafter,
+        ngram::NgramDrafter,
+    },
+    noise::ChaCha,
+    stats::Meter,
+    verify::{BlockRule, Coupled, Rejection, Verifier},
+};
+
+use crate::{
+    args::{DraftLenArgument, DrafterKind, VerifyRule},
+    settings::Models,
+};
+
+pub(crate) fn verifier(rule: VerifyRule) -> &'static dyn Verifier {
+    match rule {
+        VerifyRule::Rejection => &Rejection,
+        VerifyRule::Block => &BlockRule,
+        VerifyRule::Coupled => &Coupled,
+    }
+}
+
+/// What each row beyond the first adds to a verify pass, in passes of one row. A pass reads the
+/// weights once for all its rows; this is the arithmetic that comes on top, as `bench` measures it
+/// with the row-invariant kernels.
+const ROW_COST: f64 = 0.10;
+
+/// `auto` weighs costs that follow from the shapes: a draft step reads the draft's weights, a verify
+/// pass the target's.
+pub(crate) fn draft_len(argument: DraftLenArgument, models: &Models) -> DraftLength {
+    match argument {
+        DraftLenArgument::Fixed(length) => DraftLength::Fixed(usize::from(length)),
+        DraftLenArgument::Auto => {
+            let draft = models.draft.as_ref().map_or(0, |draft| draft.parameters());
+            let draft_step = draft as f64 / models.target.parameters() as f64;
+            DraftLength::Auto(CostModel { draft_step, row: ROW_COST })
+        }
+    }
+}
+
+/// Calls `body` with an engine of these models and the drafter `kind`.
+pub(crate) fn with_engine<T>(
+    models: &mut Models,
+    kind: DrafterKind,
+    rule: VerifyRule,
+    sampler: &Sampler,
+    meter: &mut Meter,
+    body: impl FnOnce(&mut Engine<'_>) -> T,
+) -> T {
+    let mut model_drafter;
+    let (mut ngram, mut none) = (NgramDrafter, NoDrafter);
+    let drafter: &mut dyn Drafter = match (kind, &mut models.draft) {
+        (DrafterKind::Model, Some(draft)) => {
+            let draft: &mut dyn LanguageModel = draft.language_model();
+            model_drafter = match rule {
+                VerifyRule::Coupled => ModelDrafter::racing(draft),
+                VerifyRule::Rejection | VerifyRule::Block => ModelDrafter::new(draft),
+            };
+            &mut model_drafter
+        }
+        (DrafterKind::Ngram, _) => &mut ngram,
+        (DrafterKind::Model | DrafterKind::None, _) => &mut none,
+    };
+    body(&mut Engine {
+        target: models.target.language_model(),
+        drafter,
+        verifier: verifier(rule),
+        sampler,
+        noise: &mut ChaCha,
+        meter,
+    })
+}

@@ -1,0 +1,19 @@
+//! The machine that the CPU's kernels run on: how many threads share the work, which kernels do it,
+//! and what the hardware could do at best.
+
+pub use draftproof_kernels::{
+    burn::{Kernels, kernels, set_kernels},
+    limits::{peak_flops, read_bandwidth},
+    team::{MAX_THREADS, threads},
+};
+
+/// Sets how many threads share the work, cut to 1..=[`MAX_THREADS`]: those of the row-invariant
+/// kernels from now on, and those of burn's own if none of them has run yet.
+///
+/// With row-invariant kernels the number changes no bit of any result.
+pub fn set_threads(threads: usize) {
+    let threads = threads.clamp(1, MAX_THREADS);
+    draftproof_kernels::team::set_threads(threads);
+    // Fails if burn's pool is running already; it stays as it is then.
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+}
