@@ -57,7 +57,8 @@ struct Report {
 struct Machine {
     cpu: String,
     threads: usize,
-    /// Of the fastest of several readers of as many bytes as the target has weights, on all threads.
+    /// Of the fastest of several readers of as many bytes as the target has weights, on all threads,
+    /// in turn with passes.
     read_bandwidth_gb_s: f64,
     /// Of independent multiply-adds on all threads.
     peak_gflops: f64,
@@ -163,11 +164,11 @@ fn measure(
 ) -> Result<Report> {
     let (target, draft) = (&mut models.target, &mut models.draft);
     let bytes = target.pass_bytes();
-    let bandwidth = machine::read_bandwidth(usize::try_from(bytes)?);
     let peak = machine::peak_flops();
     let facts = ModelFacts::new(target);
     let draft_facts = draft.as_ref().map(ModelFacts::new);
-    let passes = passes::measure(target, draft.as_mut(), text, bandwidth)?;
+    let passes = passes::measure(target, draft.as_mut(), text)?;
+    let bandwidth = passes.read_bandwidth;
     let prefill = passes::prefill(target, text, peak)?;
     let roofline = Roofline {
         target_bytes: bytes as f64,

@@ -1,7 +1,7 @@
 //! What passes cost on their own: `t(1)`, `v(n)`, `c`, a long prompt, and the price of determinism.
 //!
-//! Passes that are compared take turns, so that a machine that slows down slows all of them; the
-//! median of each counts.
+//! Two passes that are compared take turns, so that a machine that slows down slows both; the median
+//! of each counts.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,11 @@ use anyhow::{Context, Result};
 use draftproof_decode::{LanguageModel, Token, lm::Pass};
 use draftproof_model::{
     Model,
-    machine::{self, Kernels},
+    machine::{self, Kernels, Readers},
 };
 use serde::Serialize;
+
+use super::texts::median;
 
 /// The most rows of a pass that are measured.
 pub(super) const MOST_ROWS: usize = 16;
@@ -21,15 +23,18 @@ pub(super) const MOST_ROWS: usize = 16;
 pub(super) struct PassCosts {
     /// The length of the prefix.
     prefix_tokens: usize,
-    /// How many times each pass was timed.
-    repeats: usize,
     /// A pass of one row of the target.
     pub(super) t1_seconds: f64,
     /// Passes of 1, 2, … rows, in passes of one row.
     pub(super) v: Vec<f64>,
-    /// A pass of one row of the draft, in passes of one row of the target.
+    /// A pass of one row of the draft, the mean of three after a pass of the target, in passes of one
+    /// row of the target.
     pub(super) c: Option<f64>,
-    /// Bytes of weights in a second, one row a pass, as a share of what a plain reader reads.
+    /// Bytes per second of the fastest of several plain readers of as many bytes as the target has
+    /// weights, in turn with passes of one row.
+    #[serde(skip)]
+    pub(super) read_bandwidth: f64,
+    /// The reader's time over that of the pass.
     pub(super) read_share: f64,
 }
 
@@ -104,10 +109,8 @@ impl<'a> Lane<'a> {
         Self { kernels, rows, model, tokens, times: Vec::new() }
     }
 
-    fn median(&self) -> f64 {
-        let mut times = self.times.clone();
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
+    fn median(self) -> f64 {
+        median(self.times).unwrap_or_default()
     }
 }
 
@@ -121,33 +124,77 @@ pub(super) fn measure(
     target: &mut Model,
     draft: Option<&mut Model>,
     text: &[Token],
-    bandwidth: f64,
 ) -> Result<PassCosts> {
     let vocab = draft.as_ref().map_or(target.vocab(), |draft| draft.vocab());
-    let bytes = target.pass_bytes() as f64;
+    let bytes = usize::try_from(target.pass_bytes())?;
     let context = target.language_model().context();
     let room = context.checked_sub(MOST_ROWS).filter(|&room| room > 0);
     let room = room.with_context(|| format!("a context of {context} is too short to measure"))?;
     let prefix = cycled(text, text.len().min(room), vocab);
     let new = cycled(text, MOST_ROWS, vocab);
     let kernels = machine::kernels();
-    let mut lanes: Vec<Lane<'_>> =
-        (1..=MOST_ROWS).map(|rows| Lane::new(kernels, 0, rows, &new)).collect();
+    let lane = |model, rows| Lane::new(kernels, model, rows, &new);
     let mut models: Vec<&mut dyn LanguageModel> = vec![target.language_model()];
+    // Each number of rows takes turns with one row alone: heavy passes lower the clock of some
+    // machines, and would make the light ones between them look slow.
+    let (mut v, mut ones) = (vec![1.0], Vec::new());
+    let budget = Duration::from_millis(150);
+    for rows in 2..=MOST_ROWS {
+        let mut lanes = [lane(0, 1), lane(0, rows)];
+        take_turns(&mut models, &prefix, &mut lanes, budget)?;
+        let [one, several] = lanes.map(|lane| lane.median());
+        v.push(several / one);
+        ones.push(one);
+    }
+    let t1 = median(ones).unwrap_or_default();
+    let readers = Readers::new(bytes)?;
+    let (bandwidth, read_share) = bandwidth(&mut models[0], &prefix, &new, &readers)?;
+    let mut c = None;
     if let Some(draft) = draft {
         models.push(draft.language_model());
-        lanes.push(Lane::new(kernels, 1, 1, &new));
+        // A round drafts several tokens in a row; the first finds its weights far away.
+        let mut lanes = [lane(0, 1), lane(1, 1), lane(1, 1), lane(1, 1)];
+        take_turns(&mut models, &prefix, &mut lanes, 2 * budget)?;
+        let [one, steps @ ..] = lanes.map(|lane| lane.median());
+        c = Some(steps.iter().sum::<f64>() / steps.len() as f64 / one);
     }
-    take_turns(&mut models, &prefix, &mut lanes, Duration::from_secs(2))?;
-    let t1 = lanes[0].median();
     Ok(PassCosts {
         prefix_tokens: prefix.len(),
-        repeats: lanes[0].times.len(),
         t1_seconds: t1,
-        v: lanes[..MOST_ROWS].iter().map(|lane| lane.median() / t1).collect(),
-        c: lanes.get(MOST_ROWS).map(|lane| lane.median() / t1),
-        read_share: bytes / t1 / bandwidth,
+        v,
+        c,
+        read_bandwidth: bandwidth,
+        read_share,
     })
+}
+
+/// The bandwidth of the fastest plain reader, and its time as a share of that of a pass of one row;
+/// they take turns.
+fn bandwidth(
+    model: &mut &mut dyn LanguageModel,
+    prefix: &[Token],
+    new: &[Token],
+    readers: &Readers,
+) -> Result<(f64, f64)> {
+    let sequence = model.open()?;
+    model.forward(&[Pass { sequence, tokens: prefix, rows: 0 }])?;
+    let (mut reads, mut passes) = (vec![Vec::new(); Readers::AHEAD.len()], Vec::new());
+    let (start, budget) = (Instant::now(), Duration::from_millis(300));
+    while passes.len() < 7 || start.elapsed() < budget {
+        for (ahead, times) in Readers::AHEAD.into_iter().zip(&mut reads) {
+            let begun = Instant::now();
+            readers.read(ahead);
+            times.push(begun.elapsed().as_secs_f64());
+        }
+        let begun = Instant::now();
+        model.forward(&[Pass { sequence, tokens: &new[..1], rows: 1 }])?;
+        passes.push(begun.elapsed().as_secs_f64());
+        model.truncate(sequence, prefix.len())?;
+    }
+    model.close(sequence);
+    let read = reads.into_iter().filter_map(median).fold(f64::MAX, f64::min);
+    let pass = median(passes).unwrap_or(f64::MAX);
+    Ok((readers.bytes() as f64 / read, read / pass))
 }
 
 impl PassCosts {
@@ -228,10 +275,10 @@ mod tests {
     fn costs_between_whole_rows() {
         let costs = PassCosts {
             prefix_tokens: 1,
-            repeats: 1,
             t1_seconds: 1.0,
             v: vec![1.0, 1.5, 1.75],
             c: None,
+            read_bandwidth: 1.0,
             read_share: 1.0,
         };
         let expected =

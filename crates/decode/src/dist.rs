@@ -13,10 +13,14 @@
 //!
 //! Products are at most 2^124 and stay in `u128`.
 
-use pulp::Arch;
 use ruint::aliases::U256;
 
-use crate::{Token, law::Law, ln::ln};
+use crate::{
+    Token,
+    law::Law,
+    ln::{ln, rough},
+    vector::{Loop, widest},
+};
 
 /// The largest total of a [`Dist`].
 pub const MAX_TOTAL: u64 = 1 << 62;
@@ -162,21 +166,13 @@ impl Dist {
     /// The number of tokens with a positive weight.
     #[must_use]
     pub fn support_len(&self) -> usize {
-        self.weights().iter().filter(|&&weight| weight > 0).count()
+        widest(Positive(self.weights()))
     }
 
     /// The largest weight.
     #[must_use]
     pub fn largest(&self) -> u64 {
-        Arch::new().dispatch(|| {
-            let mut lanes = [0u64; 8];
-            for chunk in self.weights().chunks(8) {
-                for (lane, &weight) in lanes.iter_mut().zip(chunk) {
-                    *lane = if weight > *lane { weight } else { *lane };
-                }
-            }
-            lanes.into_iter().max().unwrap_or(0)
-        })
+        widest(Largest(self.weights()))
     }
 
     /// The only token with a positive weight, if there is just one.
@@ -219,18 +215,7 @@ impl Dist {
     #[must_use]
     pub fn entropy_bits(&self) -> f64 {
         // H = log2 W − Σ w·log2 w / W; a weight of 0 adds nothing.
-        let weights = self.weights();
-        // In lanes, so that additions do not wait for each other and logarithms are vectorised.
-        let sum: f64 = Arch::new().dispatch(|| {
-            let mut lanes = [0.0; 8];
-            for chunk in weights.chunks(8) {
-                for (lane, &weight) in lanes.iter_mut().zip(chunk) {
-                    let w = weight as f64;
-                    *lane += w * ln(if weight == 0 { 1.0 } else { w });
-                }
-            }
-            lanes.iter().sum()
-        });
+        let sum = widest(WeightedLogarithms(self.weights()));
         let total = self.total as f64;
         ((ln(total) - sum / total) * std::f64::consts::LOG2_E).max(0.0)
     }
@@ -280,17 +265,30 @@ fn checked_total(vocab: usize, weights: &[u64]) -> Result<u64, DistError> {
     if vocab > MAX_VOCAB {
         return Err(DistError::TooWide { vocab });
     }
-    // In halves, which no row of at most 2^24 can overflow; unchecked sums vectorise.
-    let sum = |half: fn(u64) -> u64| {
-        weights.iter().fold(0u64, |sum, &weight| sum.wrapping_add(half(weight)))
-    };
-    let high = sum(|weight| weight >> 32);
-    let low = sum(|weight| weight & u64::from(u32::MAX));
+    let (high, low) = widest(Halves(weights));
     let total = (u128::from(high) << 32) + u128::from(low);
     match u64::try_from(total) {
         Ok(0) => Err(DistError::Empty { vocab }),
         Ok(total) if total <= MAX_TOTAL => Ok(total),
         _ => Err(DistError::TooHeavy { total }),
+    }
+}
+
+/// The sums of the upper and of the lower halves, which no row of at most 2^24 can overflow.
+struct Halves<'a>(&'a [u64]);
+
+impl Loop for Halves<'_> {
+    type Output = (u64, u64);
+
+    #[inline(always)]
+    fn run(self) -> (u64, u64) {
+        let (mut high, mut low) = (0u64, 0u64);
+        // Unchecked sums vectorise.
+        for &weight in self.0 {
+            high = high.wrapping_add(weight >> 32);
+            low = low.wrapping_add(weight & u64::from(u32::MAX));
+        }
+        (high, low)
     }
 }
 
@@ -341,41 +339,52 @@ pub fn acceptance(p: &Dist, q: &Dist, x: Token) -> Fraction {
 /// then every token that `q` can draw is accepted with certainty.
 #[must_use]
 pub fn residual(p: &Dist, q: &Dist) -> Option<Residual> {
-    let (p_total, q_total) = (u128::from(p.total), u128::from(q.total));
-    let mut residual = Residual { ids: Vec::new(), weights: Vec::new(), total: 0 };
-    let mut add = |token: Token, p_weight: u64, q_weight: u64| {
-        let a = u128::from(p_weight) * q_total;
-        let b = u128::from(q_weight) * p_total;
-        if a > b {
-            residual.ids.push(token.0);
-            residual.weights.push(a - b);
-            residual.total += a - b;
-        }
+    // Totals stay u64 up to each product, so that the compiler sees that none can overflow.
+    let (p_total, q_total) = (p.total, q.total);
+    let excess = |p_weight: u64, q_weight: u64| {
+        let a = u128::from(p_weight) * u128::from(q_total);
+        let b = u128::from(q_weight) * u128::from(p_total);
+        a.checked_sub(b).filter(|&excess| excess > 0)
     };
+    let (mut ids, mut weights) = (Vec::new(), Vec::new());
     if let (Form::Dense(p_weights), Form::Dense(q_weights)) = (&p.form, &q.form) {
-        for place in may_exceed(p_weights, p.total, q_weights, q.total) {
+        let places = may_exceed(p_weights, p.total, q_weights, q.total);
+        ids.reserve(places.len());
+        weights.reserve(places.len());
+        for place in places {
             let q_weight = q_weights.get(place).copied().unwrap_or(0);
-            add(Token::at(place), p_weights[place], q_weight);
+            if let Some(excess) = excess(p_weights[place], q_weight) {
+                ids.push(Token::at(place).0);
+                weights.push(excess);
+            }
         }
     } else {
         // Only where p has weight can p exceed q.
         let mut q_weights = Cursor::new(q);
-        p.support().for_each(|(token, weight)| add(token, weight, q_weights.weight(token)));
+        for (token, weight) in p.support() {
+            if let Some(excess) = excess(weight, q_weights.weight(token)) {
+                ids.push(token.0);
+                weights.push(excess);
+            }
+        }
     }
-    (residual.total > 0).then_some(residual)
+    let total = weights.iter().sum();
+    (total > 0).then_some(Residual { ids, weights, total })
 }
 
 /// The places where p may exceed q: all where it does, and those too close to tell in `f64`, whose
 /// four roundings are far below the margin. Spares most wide products of two long rows.
 fn may_exceed(p: &[u64], p_total: u64, q: &[u64], q_total: u64) -> Vec<usize> {
     const MARGIN: f64 = 1.0 - 1e-12;
-    let (p_unit, q_unit) = (1.0 / p_total as f64, MARGIN / q_total as f64);
-    let mut places = vec![0; p.len().min(q.len())];
+    let units = [1.0 / p_total as f64, MARGIN / q_total as f64];
+    let mut flags = vec![false; p.len().min(q.len())];
+    widest(Exceeds { p, q, units, flags: &mut flags });
+    let mut places = vec![0; flags.len()];
     let mut count = 0;
     // Written always and counted where it holds: no branch to mispredict.
-    for (place, (&p, &q)) in p.iter().zip(q).enumerate() {
+    for (place, flag) in flags.into_iter().enumerate() {
         places[count] = place;
-        count += usize::from(p as f64 * p_unit >= q as f64 * q_unit);
+        count = count.wrapping_add(usize::from(flag));
     }
     places.truncate(count);
     // Beyond the shorter row the other law has no weight.
@@ -402,22 +411,123 @@ pub fn overlap(p: &Dist, q: &Dist) -> Fraction {
 /// [`overlap`] in `f64`: a figure for people, at a fraction of the cost.
 #[must_use]
 pub fn overlap_estimate(p: &Dist, q: &Dist) -> f64 {
-    let (p_unit, q_unit) = (1.0 / p.total as f64, 1.0 / q.total as f64);
-    let shared =
-        |p_weight: u64, q_weight: u64| (p_weight as f64 * p_unit).min(q_weight as f64 * q_unit);
+    let units = [1.0 / p.total as f64, 1.0 / q.total as f64];
     match (&p.form, &q.form) {
-        (Form::Dense(p), Form::Dense(q)) => Arch::new().dispatch(|| {
-            let mut lanes = [0.0; 8];
-            for (p, q) in p.chunks(8).zip(q.chunks(8)) {
-                for ((lane, &p), &q) in lanes.iter_mut().zip(p).zip(q) {
-                    *lane += shared(p, q);
-                }
-            }
-            lanes.iter().sum()
-        }),
+        (Form::Dense(p), Form::Dense(q)) => widest(Shared { p, q, units }),
         _ => {
+            let [p_unit, q_unit] = units;
+            let shared = |p: u64, q: u64| (p as f64 * p_unit).min(q as f64 * q_unit);
             let mut q_weights = Cursor::new(q);
             p.support().map(|(token, weight)| shared(weight, q_weights.weight(token))).sum()
+        }
+    }
+}
+
+/// How many weights are positive.
+struct Positive<'a>(&'a [u64]);
+
+impl Loop for Positive<'_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run(self) -> usize {
+        let count = self.0.iter().fold(0u64, |count, &w| count.wrapping_add(u64::from(w > 0)));
+        count as usize
+    }
+}
+
+/// The largest weight, 0 of none.
+struct Largest<'a>(&'a [u64]);
+
+impl Loop for Largest<'_> {
+    type Output = u64;
+
+    #[inline(always)]
+    fn run(self) -> u64 {
+        let mut lanes = [0u64; 8];
+        let (blocks, rest) = self.0.as_chunks::<8>();
+        for block in blocks {
+            for (lane, &weight) in lanes.iter_mut().zip(block) {
+                *lane = if weight > *lane { weight } else { *lane };
+            }
+        }
+        lanes.iter().chain(rest).copied().max().unwrap_or(0)
+    }
+}
+
+/// `Σ w·ln w`, in lanes, so that additions do not wait for each other.
+struct WeightedLogarithms<'a>(&'a [u64]);
+
+impl Loop for WeightedLogarithms<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run(self) -> f64 {
+        let mut lanes = [0.0; 8];
+        let (blocks, rest) = self.0.as_chunks::<8>();
+        let term = |weight: u64| {
+            let w = weight as f64;
+            w * rough(if weight == 0 { 1.0 } else { w })
+        };
+        for block in blocks {
+            for (lane, &weight) in lanes.iter_mut().zip(block) {
+                *lane += term(weight);
+            }
+        }
+        for (lane, &weight) in lanes.iter_mut().zip(rest) {
+            *lane += term(weight);
+        }
+        lanes.iter().sum()
+    }
+}
+
+/// `Σ min(p·u_p, q·u_q)`, in lanes.
+struct Shared<'a> {
+    p: &'a [u64],
+    q: &'a [u64],
+    units: [f64; 2],
+}
+
+impl Loop for Shared<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run(self) -> f64 {
+        let ([p_unit, q_unit], mut lanes) = (self.units, [0.0; 8]);
+        let shared = |p: u64, q: u64| {
+            let (p, q) = (p as f64 * p_unit, q as f64 * q_unit);
+            if p < q { p } else { q }
+        };
+        // Beyond the shorter row nothing is shared.
+        let len = self.p.len().min(self.q.len());
+        let (p, p_rest) = self.p[..len].as_chunks::<8>();
+        let (q, q_rest) = self.q[..len].as_chunks::<8>();
+        for (p, q) in p.iter().zip(q) {
+            for i in 0..8 {
+                lanes[i] += shared(p[i], q[i]);
+            }
+        }
+        let rest: f64 = p_rest.iter().zip(q_rest).map(|(&p, &q)| shared(p, q)).sum();
+        lanes.iter().sum::<f64>() + rest
+    }
+}
+
+/// Where `p·u_p ≥ q·u_q`.
+struct Exceeds<'a> {
+    p: &'a [u64],
+    q: &'a [u64],
+    units: [f64; 2],
+    flags: &'a mut [bool],
+}
+
+impl Loop for Exceeds<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let [p_unit, q_unit] = self.units;
+        for ((flag, &p), &q) in self.flags.iter_mut().zip(self.p).zip(self.q) {
+            *flag = p as f64 * p_unit >= q as f64 * q_unit;
         }
     }
 }

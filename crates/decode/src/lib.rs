@@ -64,6 +64,7 @@ pub mod stats;
 pub mod table;
 mod token;
 pub mod trace;
+mod vector;
 pub mod verify;
 
 pub use decimal::Decimal;

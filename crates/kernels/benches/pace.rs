@@ -50,7 +50,8 @@ impl Set {
             (0..size * copies).map(|i| bf16::from_f32((i * 7 % 13) as f32 * 0.1 - 0.6)).collect();
         let length = (2 * weights.len()) as f64;
         println!("{outputs} x {inputs}, {copies} times, bf16, {:.1} MB", length / 1e6);
-        let read = limits::read_bandwidth(2 * weights.len());
+        let readers = limits::Readers::new(2 * weights.len());
+        let read = readers.expect("memory for a second copy").bandwidth();
         println!("  plain reader {:7.1} GB/s", read / 1e9);
         let mut one = None;
         for &rows in self.rows {

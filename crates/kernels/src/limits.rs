@@ -6,39 +6,67 @@
 
 use std::{
     hint::black_box,
+    io,
     time::{Duration, Instant},
 };
 
 use crate::{
     isa::Isa,
+    map::Map,
     simd::{Kernel, LANES, Simd},
     team,
 };
 
-/// Bytes per second of the fastest of several readers of a working set of `bytes`, with all threads
-/// of the team, each with a part of its own. A few tenths of a second.
-///
-/// The readers differ in how far ahead they ask for memory (0, 1, 4 and 16 KiB).
-///
-/// # Panics
-/// If the working set is smaller than a vector for each thread.
-#[must_use]
-pub fn read_bandwidth(bytes: usize) -> f64 {
-    let threads = team::threads();
-    let each = bytes / size_of::<f32>() / threads / LANES * LANES;
-    assert!(each > 0, "{bytes} bytes are too few for {threads} threads");
-    // Written to: pages that never were are one and the same.
-    let values = vec![1.0_f32; each * threads];
-    let isa = Isa::current();
-    let seconds = [0, 1 << 10, 4 << 10, 16 << 10].map(|ahead| {
-        best(Duration::from_millis(100), || {
-            team::run(threads, &|i| {
-                let values = &values[i * each..(i + 1) * each];
-                black_box(isa.run(Reader { values, ahead }));
-            });
-        })
-    });
-    (each * threads * size_of::<f32>()) as f64 / seconds.into_iter().fold(f64::MAX, f64::min)
+/// A working set in memory, and several ways to read all of it with all threads of the team, each a
+/// part of its own. Memory lies as weights do: in large pages where the system has them.
+#[derive(Debug)]
+pub struct Readers {
+    map: Map,
+    threads: usize,
+}
+
+impl Readers {
+    /// How many bytes ahead each of the readers asks for memory.
+    pub const AHEAD: [usize; 4] = [0, 1 << 10, 4 << 10, 16 << 10];
+
+    /// A working set of about `bytes`: whole vectors for each thread.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn new(bytes: usize) -> io::Result<Self> {
+        let threads = team::threads();
+        let each = bytes.div_ceil(threads).next_multiple_of(LANES * size_of::<f32>());
+        let map = Map::resident(each * threads, |bytes| {
+            // Written to: pages that never were are one and the same.
+            bytes.as_chunks_mut().0.fill(1.0_f32.to_ne_bytes());
+            Ok(())
+        })?;
+        Ok(Self { map, threads })
+    }
+
+    /// The number of bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Reads everything once with the reader that asks `ahead` bytes ahead.
+    pub fn read(&self, ahead: usize) {
+        // SAFETY: every bit pattern is an f32.
+        let (_, values, _) = unsafe { self.map.align_to::<f32>() };
+        let (isa, each) = (Isa::current(), values.len() / self.threads);
+        team::run(self.threads, &|i| {
+            black_box(isa.run(Reader { values: &values[i * each..(i + 1) * each], ahead }));
+        });
+    }
+
+    /// Bytes per second of the fastest reader, best of many. A few tenths of a second.
+    #[must_use]
+    pub fn bandwidth(&self) -> f64 {
+        let budget = Duration::from_millis(100);
+        let seconds = Self::AHEAD.map(|ahead| best(budget, || self.read(ahead)));
+        self.bytes() as f64 / seconds.into_iter().fold(f64::MAX, f64::min)
+    }
 }
 
 /// Floating-point operations per second of independent fused multiply-adds, with all threads of the
@@ -160,6 +188,6 @@ mod tests {
 
     #[test]
     fn figures_are_positive() {
-        assert!(read_bandwidth(1 << 20) > 0.0 && peak_flops() > 0.0);
+        assert!(Readers::new(1 << 20).unwrap().bandwidth() > 0.0 && peak_flops() > 0.0);
     }
 }

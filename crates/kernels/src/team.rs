@@ -34,7 +34,7 @@ use std::{
 pub const MAX_THREADS: usize = 64;
 
 /// How long a worker spins for the next job before it parks.
-const SPIN: Duration = Duration::from_micros(100);
+const SPIN: Duration = Duration::from_millis(1);
 
 /// Spins between two looks at the clock.
 const SPINS_PER_LOOK: u32 = 32;

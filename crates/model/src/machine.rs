@@ -3,7 +3,7 @@
 
 pub use draftproof_kernels::{
     burn::{Kernels, kernels, set_kernels},
-    limits::{peak_flops, read_bandwidth},
+    limits::{Readers, peak_flops},
     team::{MAX_THREADS, threads},
 };
 

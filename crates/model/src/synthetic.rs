@@ -2,7 +2,7 @@
 //! Their text means nothing.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use draftproof_kernels::burn as kernels;
+use draftproof_kernels::{burn as kernels, map::Map};
 use half::bf16;
 
 use crate::{
@@ -85,8 +85,14 @@ impl Weights for Arbitrary {
     fn matrix(&mut self, _name: &str, shape: [usize; 2]) -> Result<Tensor<2>, Error> {
         let device = self.device.clone();
         if self.weight_type() == WeightType::Bf16 {
-            let bytes: Vec<u8> = self.values(shape).flat_map(bf16::to_ne_bytes).collect();
-            return Ok(kernels::weights(bytes, shape, DType::BF16, &device));
+            let map = Map::resident(2 * shape[0] * shape[1], |bytes| {
+                let places = bytes.as_chunks_mut().0.iter_mut();
+                places.zip(self.values(shape)).for_each(|(to, value)| *to = value.to_ne_bytes());
+                Ok(())
+            });
+            let map = map.map_err(|source| Error::Io { path: "(memory)".into(), source })?;
+            let all = map.view(0..map.len());
+            return Ok(kernels::weights(all, shape, DType::BF16, &device));
         }
         let values: Vec<f32> = self.values(shape).map(bf16::to_f32).collect();
         Ok(Tensor::from_data(TensorData::new(values, shape), &device))

@@ -1,7 +1,10 @@
 //! [`Candidates`]: what is left of a row between two steps of the contract.
 
 use super::{RowError, Step, temperature};
-use crate::{Dist, Token};
+use crate::{
+    Dist, Token,
+    vector::{Loop, widest},
+};
 
 /// The surviving tokens of a row with their logits and, once a step has asked, their weights.
 ///
@@ -22,12 +25,12 @@ impl Candidates {
     pub(super) fn new(vocab: usize, logits: &[f32]) -> Result<Self, RowError> {
         let used = &logits[..logits.len().min(vocab)];
         // `< ∞` is false for NaN and +∞ alone; counting, unlike searching, is vectorised.
-        if used.iter().filter(|z| **z < f32::INFINITY).count() < used.len() {
+        if widest(Usable(used)) < used.len() {
             let bad = used.iter().position(|z| z.is_nan() || *z == f32::INFINITY).unwrap_or(0);
             return Err(RowError::NonFinite { token: Token::at(bad), value: used[bad] });
         }
-        // Adding 0 makes −0 and 0 the same logit, also to the last bit.
-        let logits: Vec<f64> = used.iter().map(|&z| f64::from(z) + 0.0).collect();
+        let mut logits = vec![0.0; used.len()];
+        widest(Widen { from: used, to: &mut logits });
         let candidates = Self { vocab, ids: None, logits, temperature: 1.0, weights: None };
         candidates.nonempty_after(Step::Logits)?;
         Ok(candidates)
@@ -136,6 +139,36 @@ impl Candidates {
             }
         }
         .expect("the largest logit has a positive weight, and the total is bounded by construction")
+    }
+}
+
+/// How many logits are neither NaN nor +∞.
+struct Usable<'a>(&'a [f32]);
+
+impl Loop for Usable<'_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run(self) -> usize {
+        let usable = |&z: &f32| u32::from(z < f32::INFINITY);
+        self.0.iter().fold(0u32, |count, z| count.wrapping_add(usable(z))) as usize
+    }
+}
+
+/// Logits as f64. Adding 0 makes −0 and 0 the same, also to the last bit.
+struct Widen<'a> {
+    from: &'a [f32],
+    to: &'a mut [f64],
+}
+
+impl Loop for Widen<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (to, &z) in self.to.iter_mut().zip(self.from) {
+            *to = f64::from(z) + 0.0;
+        }
     }
 }
 

@@ -18,10 +18,11 @@
 //! # Example
 //! Logits 10 and 8 have the ratio e^(2/T): e^4 at T = 0.5, e^2 at 1, e^1 at 2.
 
-use pulp::Arch;
-
 use super::candidates::Candidates;
-use crate::exp::exp;
+use crate::{
+    exp::exp,
+    vector::{Loop, widest},
+};
 
 /// Divides the logits of the candidates by `temperature`; 0 keeps only the largest.
 pub(super) fn apply(candidates: &mut Candidates, temperature: f64) {
@@ -37,32 +38,75 @@ pub(super) fn apply(candidates: &mut Candidates, temperature: f64) {
 
 /// The integer weights of `logits` (finite or −∞, one at least finite) at `temperature > 0`.
 pub(super) fn weights(logits: &[f64], temperature: f64) -> Vec<u64> {
-    // Run under the widest vectors this machine has. Every operation is the same correctly rounded
-    // one on all of them, and the sums are of integers, so the bits are too.
-    let arch = Arch::new();
-    let max = arch.dispatch(|| largest(logits));
+    let max = widest(Largest(logits));
     let mut row = vec![0; logits.len()];
     // x / 1 = x, and divisions are what this loop waits for.
+    let exponents = Exponents { logits, max, temperature };
     let bound = if temperature == 1.0 {
-        arch.dispatch(|| exponentials::<false>(logits, max, temperature, &mut row))
+        widest(Exponentials::<false> { exponents, row: &mut row })
     } else {
-        arch.dispatch(|| exponentials::<true>(logits, max, temperature, &mut row))
+        widest(Exponentials::<true> { exponents, row: &mut row })
     };
     // ⌈log2 S⌉ ≥ 0, since the largest logit alone contributes 2^32 to the bound.
     let log_2 = u64::BITS - (bound - 1).leading_zeros() - 32;
     let scale = f64::from_bits(u64::from(1023 + 61 - log_2) << 52);
-    arch.dispatch(|| round(&mut row, scale));
+    widest(Round { row: &mut row, scale });
     row
+}
+
+struct Largest<'a>(&'a [f64]);
+
+impl Loop for Largest<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run(self) -> f64 {
+        largest(self.0)
+    }
+}
+
+/// What the exponents `(z − max)/T` are made of.
+struct Exponents<'a> {
+    logits: &'a [f64],
+    max: f64,
+    temperature: f64,
+}
+
+struct Exponentials<'a, const DIVIDE: bool> {
+    exponents: Exponents<'a>,
+    row: &'a mut [u64],
+}
+
+impl<const DIVIDE: bool> Loop for Exponentials<'_, DIVIDE> {
+    type Output = u64;
+
+    #[inline(always)]
+    fn run(self) -> u64 {
+        let Exponents { logits, max, temperature } = self.exponents;
+        exponentials::<DIVIDE>(logits, max, temperature, self.row)
+    }
+}
+
+struct Round<'a> {
+    row: &'a mut [u64],
+    scale: f64,
+}
+
+impl Loop for Round<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        round(self.row, self.scale);
+    }
 }
 
 #[inline(always)]
 pub(super) fn largest(logits: &[f64]) -> f64 {
-    const LANES: usize = 8;
-    let mut lanes = [f64::NEG_INFINITY; LANES];
-    let chunks = logits.chunks_exact(LANES);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for (lane, &z) in lanes.iter_mut().zip(chunk) {
+    let mut lanes = [f64::NEG_INFINITY; 8];
+    let (blocks, rest) = logits.as_chunks::<8>();
+    for block in blocks {
+        for (lane, &z) in lanes.iter_mut().zip(block) {
             *lane = if z > *lane { z } else { *lane };
         }
     }

@@ -258,6 +258,11 @@ impl Kernel for Widen<'_> {
     }
 }
 
+/// How many bytes ahead of its use a weight is asked for: what a core must have under way to keep
+/// memory busy. (Measured: 2 KiB are too few where weights come from memory, 12 KiB too many where
+/// they come from the cache.)
+const AHEAD: usize = 6 << 10;
+
 /// From this many rows on, each row tile passes over a panel of weights instead of each weight over
 /// the row tiles.
 const MANY: usize = 24;
@@ -338,11 +343,10 @@ impl<E: Stored> Kernel for Few<'_, E> {
             1 => weight.len(),
             _ => fits.next_multiple_of(12).max(12) * inputs,
         };
-        let ahead = ahead(4 * inputs * size_of::<E>());
         for weight in weight.chunks(size.max(1)) {
             for tile in 0..tiles {
                 let rows = split(rows, tile, tiles);
-                let ahead = (tile == 0).then_some(ahead);
+                let ahead = (tile == 0).then_some(AHEAD);
                 by_rows!(rows.len(), block.tiles::<S, E>(simd, rows.start, weight, ahead));
             }
             block.first += weight.len() / inputs;
@@ -514,12 +518,4 @@ fn tile_weights<W, const O: usize>(
         w[o] = &weights[start + range.start..start + range.end];
     }
     w
-}
-
-/// How far ahead of its use a weight is asked for: the next tile's weight in the same place, or
-/// a later one if tiles are small, or a later one of the same row if they are large.
-fn ahead(tile: usize) -> usize {
-    const NEAR: usize = 4 << 10;
-    const FAR: usize = 16 << 10;
-    if tile > FAR { NEAR } else { tile * NEAR.div_ceil(tile) }
 }

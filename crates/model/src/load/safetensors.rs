@@ -8,11 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ::safetensors::tensor::{Dtype, Metadata};
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use draftproof_kernels::burn as kernels;
+use draftproof_kernels::{burn as kernels, map::MapView};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::{Source, WeightType, Weights, source::Blob};
+use super::{
+    Source, WeightType, Weights,
+    source::{Blob, Shared},
+};
 use crate::{
     Error,
     config::TransformerConfig,
@@ -41,6 +44,23 @@ struct Shard {
     label: String,
     blob: Blob,
     data_start: u64,
+    /// The data, once a matrix was asked for.
+    shared: Option<Shared>,
+}
+
+impl Shard {
+    fn view(&mut self, start: u64, count: usize) -> Result<MapView, Error> {
+        let shared = match &mut self.shared {
+            Some(shared) => shared,
+            None => self.shared.insert(self.blob.share(self.data_start)?),
+        };
+        // The file may have shrunk since its length was read.
+        let cut_off = || Error::Io {
+            path: (&self.label).into(),
+            source: std::io::ErrorKind::UnexpectedEof.into(),
+        };
+        shared.view(self.data_start + start, count).ok_or_else(cut_off)
+    }
 }
 
 #[derive(Debug)]
@@ -112,7 +132,7 @@ impl Checkpoint {
                 return Err(tensor_error(&label, &name, "no other of this name", found));
             }
         }
-        self.shards.push(Shard { label, blob, data_start: header_end });
+        self.shards.push(Shard { label, blob, data_start: header_end, shared: None });
         Ok(())
     }
 
@@ -255,7 +275,7 @@ impl Weights for Checkpoint {
         Ok(TensorData::new(weight_type.widen(&bytes), shape.to_vec()))
     }
 
-    /// On the bytes of the file or of the program themselves: nothing is widened or copied.
+    /// On the bytes as they are stored, shared by all tensors: nothing is widened.
     fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<Tensor<2>, Error> {
         let (entry, weight_type) = self.find(name, &shape, "the checkpoint")?;
         let dtype = match weight_type {
@@ -269,8 +289,7 @@ impl Weights for Checkpoint {
         };
         let (index, start, bytes) = (entry.shard, entry.start, entry.bytes);
         let shard = &mut self.shards[index];
-        let piece = shard.blob.share(shard.data_start + start, bytes)?;
-        Ok(kernels::weights(piece, shape, dtype, &self.device))
+        Ok(kernels::weights(shard.view(start, bytes)?, shape, dtype, &self.device))
     }
 
     fn device(&self) -> &Device {

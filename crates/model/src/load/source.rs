@@ -89,29 +89,35 @@ fn open_file(path: &Path) -> Result<Option<Blob>, Error> {
     }
     let file = File::open(path).map_err(failed)?;
     let len = file.metadata().map_err(failed)?.len();
-    Ok(Some(Blob::File { path: path.into(), file, len, map: None }))
+    Ok(Some(Blob::File { path: path.into(), file, len }))
 }
 
 /// An open file that is read in pieces.
 #[derive(Debug)]
 pub(crate) enum Blob {
-    File { path: PathBuf, file: File, len: u64, map: Option<Map> },
+    File { path: PathBuf, file: File, len: u64 },
     Static(&'static [u8]),
 }
 
-/// Bytes that stay where they are: in the file's map, or in the program.
+/// Files up to this size are copied into large pages; a copy of more would compete with the rest of
+/// the machine for its memory, and takes seconds.
+const RESIDENT: u64 = 2 << 30;
+
+/// What lies behind some offset of a blob, in memory for many readers: a copy in large pages, or,
+/// of a large file or where the system has none, the file's own.
 #[derive(Debug)]
-pub(crate) enum Piece {
-    Mapped(MapView),
-    Static(&'static [u8]),
+pub(crate) struct Shared {
+    map: Map,
+    /// The offset in the blob at which the map begins.
+    origin: u64,
 }
 
-impl AsRef<[u8]> for Piece {
-    fn as_ref(&self) -> &[u8] {
-        match self {
-            Self::Mapped(view) => view,
-            Self::Static(bytes) => bytes,
-        }
+impl Shared {
+    /// `count` bytes from `offset` of the blob, if the map has them.
+    pub(crate) fn view(&self, offset: u64, count: usize) -> Option<MapView> {
+        let start = usize::try_from(offset.checked_sub(self.origin)?).ok()?;
+        let end = start.checked_add(count).filter(|&end| end <= self.map.len())?;
+        Some(self.map.view(start..end))
     }
 }
 
@@ -123,25 +129,29 @@ impl Blob {
         }
     }
 
-    /// As [`read`](Self::read), without a copy: the file is mapped on first use.
-    pub(crate) fn share(&mut self, offset: u64, count: usize) -> Result<Piece, Error> {
-        let start = offset as usize;
+    /// Everything from `origin` on, to be shared; it begins at a cache line if it was copied.
+    pub(crate) fn share(&mut self, origin: u64) -> Result<Shared, Error> {
+        let size = self.len().saturating_sub(origin) as usize;
+        let failed = |path: &Path, source| Error::Io { path: path.into(), source };
         match self {
-            Self::File { path, file, map, .. } => {
-                let failed = |source| Error::Io { path: path.clone(), source };
-                let map = match map {
-                    Some(map) => map,
-                    None => map.insert(Map::of(file).map_err(failed)?),
-                };
-                // The file may have shrunk since its length was read.
-                if map.len() < start.saturating_add(count) {
-                    return Err(failed(io::ErrorKind::UnexpectedEof.into()));
-                }
-                Ok(Piece::Mapped(map.view(start..start + count)))
+            Self::File { path, file, len } if cfg!(target_os = "linux") && *len <= RESIDENT => {
+                let map = Map::resident(size, |bytes| {
+                    file.seek(SeekFrom::Start(origin))?;
+                    file.read_exact(bytes)
+                });
+                Ok(Shared { map: map.map_err(|source| failed(path, source))?, origin })
+            }
+            Self::File { path, file, .. } => {
+                let map = Map::of(file).map_err(|source| failed(path, source))?;
+                Ok(Shared { map, origin: 0 })
             }
             Self::Static(bytes) => {
-                let piece = bytes.get(start..start.saturating_add(count));
-                Ok(Piece::Static(piece.unwrap_or_default()))
+                let map = Map::resident(size, |copy| {
+                    copy.copy_from_slice(&bytes[bytes.len() - size..]);
+                    Ok(())
+                });
+                let map = map.map_err(|source| failed(Path::new("(memory)"), source))?;
+                Ok(Shared { map, origin })
             }
         }
     }
