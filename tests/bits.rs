@@ -45,6 +45,21 @@ fn logprobs_are_the_same_with_and_without_a_draft() {
     }
 }
 
+/// The number of threads changes nothing; general kernels are another matter, so they are named.
+#[test]
+fn threads_change_no_bit() {
+    let run = |words: &str| {
+        let run = generate("--seed 3 --max-tokens 40 --draft-len 3 --logprobs 2").words(words);
+        run.arg("The old mill").json()
+    };
+    let one = run("--threads 1");
+    for threads in ["--threads 2", "--threads 3", ""] {
+        assert_same_logprobs(&one, &run(threads), threads);
+    }
+    let general = generate("--seed 3 --max-tokens 40 --kernels general").arg("The old mill").ok();
+    assert!(general.stderr.contains("general kernels"), "{}", general.stderr);
+}
+
 #[test]
 fn a_continuation_is_the_same_in_company() {
     let (target, draft) = (golden("pair-target"), golden("pair-draft"));

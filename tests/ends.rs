@@ -81,7 +81,11 @@ fn every_eos_id_ends_the_text() {
         let model = with_eos(generation.clone(), config.clone());
         for drafter in DRAFTERS {
             let run = generate("--temperature 0 --draft-len 8").ids(&letters[..1]).model(&model);
-            let object = with_drafter(run, drafter, model.path()).json();
+            let run = with_drafter(run, drafter, model.path()).arg("--json").ok();
+            // An id that no text can end with is told.
+            let unknown = run.stderr.contains("end-of-text id 4000 is outside the vocabulary");
+            assert_eq!(unknown, generation.to_string().contains("4000"), "{}", run.stderr);
+            let object = run.objects().remove(0);
             let about = format!("{generation} {config} {drafter}: {object}");
             assert_eq!(end(&object), ("eos", path[1..=count].to_vec()), "{about}");
             assert_eq!(text(&object), expected, "{about}");

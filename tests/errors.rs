@@ -14,7 +14,7 @@ use crate::{
 #[test]
 fn flags_out_of_range_are_refused() {
     let model = Tiny::letters(4).noisy(1).write();
-    let cases: [(&str, &[&str]); 48] = [
+    let cases: [(&str, &[&str]); 55] = [
         ("--temperature -1", &["temperature", "expected 0 (greedy) or a positive number", "-1"]),
         ("--temperature nan", &["temperature", "expected", "NaN"]),
         ("--temperature inf", &["temperature", "expected", "inf"]),
@@ -62,6 +62,13 @@ fn flags_out_of_range_are_refused() {
         ("--verify always", &["--verify", "always", "rejection, block, coupled"]),
         ("--chat", &["--chat is not supported yet"]),
         ("--json --show-draft", &["--json", "--show-draft"]),
+        ("--show-draft --n 2", &["--show-draft", "--n 2"]),
+        ("--stop=", &["--stop"]),
+        ("--threads 0", &["--threads", "0"]),
+        ("--threads 65", &["--threads", "65"]),
+        ("--threads two", &["--threads", "two"]),
+        ("--kernels fast", &["--kernels", "fast", "row-invariant, general"]),
+        ("--draft-model synthetic:1b", &["synthetic model \"1b\"", "expected one of 100m"]),
         ("--frobnicate", &["--frobnicate"]),
     ];
     for (words, needles) in cases {
@@ -97,6 +104,7 @@ fn prompts_that_are_none_are_refused() {
     command("one two").fails(&["two"]);
     let silent = Tiny::letters(4).noisy(1).without_tokenizer().write();
     generate("hello").model(&silent).fails(&["has no tokenizer", "--prompt-ids"]);
+    generate("--stop x --prompt-ids 2").model(&silent).fails(&["has no tokenizer", "--stop"]);
     #[cfg(unix)]
     {
         use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
@@ -232,7 +240,7 @@ fn tensors_that_do_not_fit_are_refused() {
 #[test]
 fn files_beside_the_weights_that_do_not_fit_are_refused() {
     type Spoil = fn(&mut Tiny);
-    let cases: [(&[&str], Spoil); 14] = [
+    let cases: [(&[&str], Spoil); 15] = [
         (&["config.json", "model_type", "mamba"], |m| m.config["model_type"] = "mamba".into()),
         (&["config.json"], |m| m.config = json!([])),
         (&["config.json", "hidden_act", "gelu"], |m| m.config["hidden_act"] = "gelu".into()),
@@ -245,6 +253,9 @@ fn files_beside_the_weights_that_do_not_fit_are_refused() {
         }),
         (&["generation_config.json"], |m| m.generation = Some(json!({"top_k": "many"}))),
         (&["generation_config.json", "top_p"], |m| m.generation = Some(json!({"top_p": -1.0}))),
+        (&["generation_config.json", "expected an id", "list of ids"], |m| {
+            m.generation = Some(json!({"eos_token_id": "</s>"}));
+        }),
         (&["tokenizer.json"], |m| m.tokenizer = Some(json!({"version": "1.0"}))),
         (&["tokenizer.json"], |m| m.tokenizer = Some(Value::Null)),
         (&["tokenizer_config.json", "eos_token", "<end>"], |m| {
@@ -257,6 +268,12 @@ fn files_beside_the_weights_that_do_not_fit_are_refused() {
         spoil(&mut model);
         is_refused(&model.write(), needles);
     }
+    // Only a target's recommendations are followed, so only there a wrong one matters.
+    let mut model = Tiny::letters(4).noisy(1);
+    model.generation = Some(json!({"top_p": 1.5}));
+    let needles = ["generation_config.json", "top-p", "found 1.5"];
+    generate("").ids(&[2]).model(&model.write()).fails(&needles);
+    generate("--top-p 1 --max-tokens 2").ids(&[2]).model(&model.write()).ok();
     for file in ["config.json", "tokenizer.json"] {
         for bytes in [&b""[..], b"{", b"\xff\xfe{}", b"{\"a\":"] {
             let folder = spoilt(|folder| fs::write(folder.join(file), bytes).expect("written"));

@@ -490,6 +490,23 @@ fn generation_config_gives_the_defaults() {
     model.generation = Some(json!({"eos_token_id": EOS, "do_sample": false}));
     assert_eq!(eligible(&model, ""), Some(1.0));
     assert_eq!(eligible(&model, "--temperature 1"), Some(10.0));
+    // Every setting of the file reaches the contract.
+    let recommended = json!({
+        "repetition_penalty": 1.25, "no_repeat_ngram_size": 3, "temperature": 0.75, "top_k": 5,
+        "typical_p": 0.9, "top_p": 0.8, "min_p": 0.1,
+    });
+    model.generation = Some(recommended.clone());
+    let folder = model.write();
+    let card = draftproof("contract --json").model(&folder).ok().objects().remove(0);
+    for (name, value) in recommended.as_object().expect("an object") {
+        let name = match name.as_str() {
+            "no_repeat_ngram_size" => "no-repeat-ngram".into(),
+            "typical_p" => "typical".into(),
+            name => name.replace('_', "-"),
+        };
+        let found = card["law"]["sampler"][&name].as_str().expect("a setting");
+        assert_eq!(found.parse::<f64>().ok(), value.as_f64(), "{name}: {found}");
+    }
     model.generation = Some(json!({"num_beams": 4}));
     let folder = model.write();
     let run = generate("--seed 1 --max-tokens 2").ids(&[2]).model(&folder).ok();

@@ -8,6 +8,7 @@ mod tiny;
 // Who may import whom.
 mod architecture;
 // Equal bit for bit once all kernels are row-invariant; nearly so until then.
+mod bench;
 mod bits;
 // The contract card and its hash.
 mod contract;

@@ -76,7 +76,7 @@ pub(crate) struct GenerateArguments {
     /// Print JSON instead of text: one object a line for each continuation.
     #[arg(long, conflicts_with = "show_draft")]
     pub(crate) json: bool,
-    /// Colour the text by origin: drafted and accepted, residual, bonus.
+    /// Colour the text by origin: drafted and accepted, residual, bonus. For one continuation.
     #[arg(long)]
     pub(crate) show_draft: bool,
 }
@@ -88,7 +88,7 @@ pub(crate) struct EndArguments {
     #[arg(long)]
     pub(crate) ignore_eos: bool,
     /// Stop when the text contains this; may be given more than once. The text ends before it.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) stop: Vec<String>,
 }
 

@@ -26,7 +26,13 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
     if arguments.chat {
         bail!("--chat is not supported yet: chat templates are not read; give the text as it is");
     }
+    if arguments.show_draft && arguments.n > 1 {
+        bail!("--show-draft colours one continuation as it comes; drop it or --n {}", arguments.n);
+    }
     let mut models = Models::load(&arguments.models)?;
+    if !arguments.ends.stop.is_empty() && models.target.tokenizer().is_none() {
+        bail!("{} has no tokenizer; --stop needs one", models.target.name());
+    }
     let sampler = settings::sampler(&arguments.sampler, &models.target)?;
     let contract = Contract::new(&models.target, &sampler, &arguments.ends).hash();
     let prompt = settings::prompt(arguments, &models.target)?;

@@ -1,11 +1,13 @@
-//! What a pass costs: measured after the text, on the same models, for the summary alone.
+//! What measuring needs: a clock, the cost of a pass, progress, and a file for the result.
 
 use std::{
+    fs::{self, File},
     io::{IsTerminal, Write},
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use draftproof_decode::{LanguageModel, Token, lm::Pass, stats::Clock};
 
 /// Wall time since it was made.
@@ -101,4 +103,41 @@ pub(crate) struct Costs {
     pub(crate) c: Option<f64>,
     /// A verify pass with the run's mean number of rows.
     pub(crate) v_verify: Option<f64>,
+}
+
+/// A file that appears whole, once it is finished; that it can be written is known at once.
+#[derive(Debug)]
+pub(crate) struct OutFile {
+    path: PathBuf,
+    part: PathBuf,
+    file: Option<File>,
+}
+
+impl OutFile {
+    pub(crate) fn create(path: &Path) -> Result<Self> {
+        let mut part = path.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        let file = File::create(&part).with_context(|| path.display().to_string())?;
+        Ok(Self { path: path.into(), part, file: Some(file) })
+    }
+
+    pub(crate) fn finish(mut self, text: &str) -> Result<()> {
+        let written = match &mut self.file {
+            Some(file) => file.write_all(text.as_bytes()).and_then(|()| file.sync_all()),
+            None => Ok(()),
+        };
+        let moved = written.and_then(|()| fs::rename(&self.part, &self.path));
+        moved.with_context(|| self.path.display().to_string())?;
+        self.file = None;
+        Ok(())
+    }
+}
+
+impl Drop for OutFile {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            let _ = fs::remove_file(&self.part);
+        }
+    }
 }

@@ -7,6 +7,7 @@ use draftproof_decode::{
     stats::{AtPosition, Meter, Part, Stats, predicted_speedup},
     verify::Origin,
 };
+use draftproof_model::machine::{self, Kernels};
 use serde_json::{Value, json};
 
 use crate::{args::GenerateArguments, measure::Costs, output::colour, settings::Models};
@@ -136,6 +137,9 @@ pub(crate) fn print_summary(
             figure(costs.v_verify, 2),
             figure(report.predicted_speedup(), 2)
         );
+    }
+    if machine::kernels() == Kernels::General {
+        eprintln!("general kernels: rows may differ in their last bits with the length of a draft");
     }
     eprintln!(
         "entropy {} bits, {} eligible tokens on average",

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use draftproof_decode::{Decimal, Sampler, Settings, Token};
 use draftproof_model::{
-    Model, Role, device,
+    GenerationConfig, Model, Role, device,
     machine::{self, Kernels},
     pair,
 };
@@ -125,6 +125,28 @@ pub(crate) fn sampler(arguments: &SamplerArguments, target: &Model) -> Result<Sa
     for name in &recommended.unused {
         eprintln!("draftproof: warning: generation_config.json sets {name}, which is not honoured");
     }
+    for id in target.unknown_eos() {
+        eprintln!(
+            "draftproof: warning: the end-of-text id {id} is outside the vocabulary of {} ids",
+            target.vocab()
+        );
+    }
+    let settings = settings(arguments, recommended, target)?;
+    Sampler::new(settings, target.vocab()).or_else(|error| {
+        // Whose number it was: without the file's there would be no error.
+        let typed = self::settings(arguments, &GenerationConfig::default(), target)?;
+        match Sampler::new(typed, target.vocab()) {
+            Ok(_) => Err(error).context("generation_config.json of the model"),
+            Err(_) => Err(error.into()),
+        }
+    })
+}
+
+fn settings(
+    arguments: &SamplerArguments,
+    recommended: &GenerationConfig,
+    target: &Model,
+) -> Result<Settings> {
     let off = Settings::default();
     // Authors who say "do not sample" mean greedy.
     let greedy = (recommended.do_sample == Some(false)).then_some(0.0);
@@ -132,7 +154,7 @@ pub(crate) fn sampler(arguments: &SamplerArguments, target: &Model) -> Result<Sa
         number.map(usize::try_from).transpose().context("generation_config.json of the model")
     };
     let bias = |bias: &BiasArgument| (Token(bias.token), bias.bias);
-    let settings = Settings {
+    Ok(Settings {
         repetition_penalty: arguments
             .repetition_penalty
             .or(recommended.repetition_penalty)
@@ -158,8 +180,7 @@ pub(crate) fn sampler(arguments: &SamplerArguments, target: &Model) -> Result<Sa
         top_p: either(arguments.top_p, recommended.top_p)?.unwrap_or(off.top_p),
         min_p: either(arguments.min_p, recommended.min_p)?.unwrap_or(off.min_p),
         order: arguments.sampler_order,
-    };
-    Ok(Sampler::new(settings, target.vocab())?)
+    })
 }
 
 /// The token sequences of the words in a file: as they stand at the beginning of a text, and after a

@@ -12,7 +12,7 @@ use std::{
     path::Path,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use draftproof_decode::{Token, stats::expected_tokens};
 use draftproof_model::{
     Model,
@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use crate::{
     args::{BenchArguments, VerifyRule},
-    measure::Progress,
+    measure::{OutFile, Progress},
     settings::{self, Models, SYNTHETIC},
 };
 use passes::{Determinism, PassCosts, Prefill};
@@ -114,6 +114,9 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
         arguments.temperature.iter().all(|t| t.is_finite() && *t >= 0.0),
         "--temperature: expected numbers from 0 on"
     );
+    // Minutes of measuring must not end at a file that cannot be written.
+    let file = arguments.json.as_deref().filter(|path| *path != Path::new("-"));
+    let file = file.map(OutFile::create).transpose()?;
     let mut models = match &arguments.synthetic {
         Some(size) => Models::alone(&format!("{SYNTHETIC}{size}"), &arguments.models)?,
         None => Models::load(&arguments.models)?,
@@ -121,15 +124,13 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     let prompts = prompts(arguments, &models.target)?;
     let text = prompts.first().cloned().unwrap_or_else(|| (0..64).map(Token).collect());
     let report = measure(arguments, &mut models, &prompts, &text)?;
-    match arguments.json.as_deref() {
-        None => tables::print(&report)?,
-        Some(path) if path == Path::new("-") => writeln!(io::stdout(), "{}", json(&report)?)?,
-        Some(path) => {
-            fs::write(path, json(&report)? + "\n").with_context(|| path.display().to_string())?;
-            tables::print(&report)?;
-        }
+    if arguments.json.is_some() && file.is_none() {
+        return Ok(writeln!(io::stdout(), "{}", json(&report)?)?);
     }
-    Ok(())
+    if let Some(file) = file {
+        file.finish(&(json(&report)? + "\n"))?;
+    }
+    Ok(tables::print(&report)?)
 }
 
 fn json(report: &Report) -> Result<String> {

@@ -18,7 +18,7 @@ use ruint::aliases::U256;
 use crate::{
     Token,
     law::Law,
-    ln::{ln, rough},
+    ln::rough,
     vector::{Loop, widest},
 };
 
@@ -211,13 +211,16 @@ impl Dist {
         unreachable!("the weights sum to the total, which exceeds u")
     }
 
-    /// The entropy in bits, `Σ −p log2 p`, in `f64` (a figure for people; no decision uses it).
+    /// The entropy in bits, `Σ −p log2 p`, to nine digits (a figure for people; no decision uses it).
     #[must_use]
     pub fn entropy_bits(&self) -> f64 {
         // H = log2 W − Σ w·log2 w / W; a weight of 0 adds nothing.
+        if self.only().is_some() {
+            return 0.0;
+        }
         let sum = widest(WeightedLogarithms(self.weights()));
         let total = self.total as f64;
-        ((ln(total) - sum / total) * std::f64::consts::LOG2_E).max(0.0)
+        ((rough(total) - sum / total) * std::f64::consts::LOG2_E).max(0.0)
     }
 
     fn weights(&self) -> &[u64] {

@@ -85,7 +85,7 @@ struct Common {
 
 /// One id or several, as `eos_token_id` is written.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected an id from 0 to 4294967295, or a list of ids")]
 pub(crate) enum Ids {
     One(u32),
     Many(Vec<u32>),

@@ -32,6 +32,7 @@ pub struct Model {
     generation_config: GenerationConfig,
     tokenizer: Option<Arc<Tokenizer>>,
     eos: Vec<Token>,
+    unknown_eos: Vec<Token>,
     parameters: u64,
     weight_type: WeightType,
     pass_bytes: u64,
@@ -88,13 +89,16 @@ impl Model {
             language_model.limit_vocab(tokenizer.vocab());
             language_model.ban(holes(tokenizer, language_model.vocab()));
         }
-        let eos = eos(&generation_config, &config, tokenizer.as_ref(), language_model.vocab());
+        let (eos, unknown_eos) = eos(&generation_config, &config, tokenizer.as_ref())
+            .into_iter()
+            .partition(|token| token.index() < language_model.vocab());
         Ok(Self {
             name,
             config,
             generation_config,
             tokenizer: tokenizer.map(Arc::new),
             eos,
+            unknown_eos,
             parameters: weights.parameters(),
             weight_type: weights.weight_type(),
             pass_bytes,
@@ -117,6 +121,7 @@ impl Model {
             generation_config: GenerationConfig::default(),
             tokenizer: None,
             eos: Vec::new(),
+            unknown_eos: Vec::new(),
             parameters: network.num_params() as u64,
             weight_type: weights.weight_type(),
             pass_bytes: pass_bytes(&network, &transformer),
@@ -163,6 +168,13 @@ impl Model {
     #[must_use]
     pub fn eos(&self) -> &[Token] {
         &self.eos
+    }
+
+    /// Ids that the files say end a text and that lie outside the vocabulary: nothing can end with
+    /// them, which whoever decodes has to say.
+    #[must_use]
+    pub fn unknown_eos(&self) -> &[Token] {
+        &self.unknown_eos
     }
 
     /// The number of weights; a tied head counts once.
@@ -255,12 +267,10 @@ fn eos(
     generation: &GenerationConfig,
     config: &ModelConfig,
     tokenizer: Option<&Tokenizer>,
-    vocab: usize,
 ) -> Vec<Token> {
     let named = [&generation.eos, &config.eos].into_iter().find(|ids| !ids.is_empty());
-    let ids: Vec<Token> = match named {
+    match named {
         Some(ids) => ids.iter().copied().map(Token).collect(),
         None => tokenizer.and_then(Tokenizer::eos).into_iter().collect(),
-    };
-    ids.into_iter().filter(|token| token.index() < vocab).collect()
+    }
 }

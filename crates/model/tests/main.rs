@@ -14,6 +14,8 @@ mod hostile;
 mod laws;
 /// What a folder's tokenizer does to a model, and pairs.
 mod pairs;
+/// Drafts never change greedy or coupled text.
+mod speculation;
 /// Folders, checkpoints and comparisons that the tests share.
 mod support;
 /// Text to ids and back.
