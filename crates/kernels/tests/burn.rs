@@ -204,6 +204,72 @@ fn attention_in_any_pieces_is_attention_at_once_and_nearly_burns() {
     }
 }
 
+/// Blocks in one go are their operations one by one, to the last bit, and write caches in place.
+#[test]
+fn blocks_are_their_parts() {
+    let (n, width, rule) = (5, 24, rule());
+    let (query_width, kv_width) = (rule.heads * rule.head_dim, rule.kv_heads * rule.head_dim);
+    let map = |output: usize, input: usize, seed: u64, bias: bool| {
+        (tensor([output, input], seed), bias.then(|| tensor([output], seed + 100)))
+    };
+    let x = tensor([n, width], 60);
+    for bias in [false, true] {
+        let q = map(query_width, width, 61, bias);
+        let [k, v] = [62, 63].map(|seed| map(kv_width, width, seed, bias));
+        let o = map(width, query_width, 64, bias);
+        let half = rule.head_dim / 2;
+        let (cos, sin) = (tensor([n, half], 65), tensor([n, half], 66));
+        for layout in [RopeLayout::HalfSplit, RopeLayout::Interleaved] {
+            let weights = [q.0.clone(), k.0.clone(), v.0.clone()];
+            let biases = [q.1.clone(), k.1.clone(), v.1.clone()];
+            let [query, key, value] = kernels::linear3(x.clone(), weights, biases);
+            let turn = |x: Tensor<2>, heads: usize| {
+                let x = x.reshape([n, heads, rule.head_dim]);
+                kernels::rope(x, cos.clone(), sin.clone(), layout)
+            };
+            let new = [turn(key, rule.kv_heads), value.reshape([n, rule.kv_heads, rule.head_dim])];
+            let (y, stores) = kernels::attention(turn(query, rule.heads), new, caches(), 3, rule);
+            let y = kernels::linear(y, o.0.clone(), o.1.clone());
+            let fresh = caches();
+            let before = fresh.each_ref().map(address);
+            let (block, block_stores) = kernels::attention_block(
+                x.clone(),
+                [q.clone(), k.clone(), v.clone()],
+                o.clone(),
+                [cos.clone(), sin.clone()],
+                fresh,
+                3,
+                (rule, layout),
+            );
+            assert_eq!(before, block_stores.each_ref().map(address));
+            assert_eq!(bits(block.clone()), bits(y));
+            assert_eq!(block_stores.map(bits), stores.map(bits));
+            let (general, _, _) = General::<Flex>::attention_block(
+                flex(x.clone()),
+                [&q, &k, &v].map(|map| flex(map.0.clone())),
+                [&q, &k, &v].map(|map| flex_bias(&map.1)),
+                (flex(o.0.clone()), flex_bias(&o.1)),
+                [flex(cos.clone()), flex(sin.clone())],
+                caches().map(flex),
+                3,
+                rule,
+                layout,
+            );
+            near(block, back(general));
+        }
+        let [gate, up] = [71, 72].map(|seed| map(40, width, seed, bias));
+        let down = map(width, 40, 73, bias);
+        let inner = kernels::gated(x.clone(), gate.clone(), up.clone(), Activation::Silu);
+        let y = kernels::linear(inner, down.0.clone(), down.1.clone());
+        let block = kernels::feed_forward(x.clone(), gate, up, down, Activation::Silu);
+        assert_eq!(bits(block), bits(y));
+    }
+}
+
+fn flex_bias(bias: &Option<Tensor<1>>) -> Bias<Flex> {
+    bias.clone().map_or(Bias::None, |bias| Bias::Some(flex(bias)))
+}
+
 fn address<const D: usize>(tensor: &Tensor<D>) -> usize {
     flex(tensor.clone()).bytes().as_ptr().addr()
 }

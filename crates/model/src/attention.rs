@@ -1,11 +1,14 @@
 //! Causal attention over a cache, query heads grouped on fewer key heads.
 
-use burn::{module::Module, tensor::Tensor};
+use burn::{
+    module::Module,
+    tensor::{Device, Tensor},
+};
 use draftproof_kernels::{attention::AttentionRule, burn as kernels, rope::RopeLayout};
 
 use crate::{
     Error,
-    cache::SequenceCache,
+    cache::{SequenceCache, StoreShape},
     layers::{Linear, LinearConfig},
     load::Weights,
     transformer::{Positions, Span},
@@ -83,6 +86,9 @@ impl Attention {
         spans: &[Span],
         caches: &mut [SequenceCache],
     ) -> Tensor<2> {
+        if let ([_], [cache]) = (spans, &mut *caches) {
+            return self.forward_one(x, layer, positions, cache);
+        }
         let [n, _] = x.dims();
         let weights = [self.query.weight(), self.key.weight(), self.value.weight()];
         let biases = [self.query.bias(), self.key.bias(), self.value.bias()];
@@ -93,14 +99,51 @@ impl Attention {
         };
         let (query, key) = (rotate(query, self.heads), rotate(key, self.kv_heads));
         let value = value.reshape([n, self.kv_heads, self.head_dim]);
-        if let ([_], [cache]) = (spans, &mut *caches) {
-            return self.output.forward(self.attend(query, [key, value], layer, cache));
-        }
         let mixed = spans.iter().zip(caches).map(|(span, cache)| {
             let own = |rows: &Tensor<3>| rows.clone().narrow(0, span.start, span.count);
             self.attend(own(&query), [own(&key), own(&value)], layer, cache)
         });
         self.output.forward(Tensor::cat(mixed.collect(), 0))
+    }
+
+    /// The rows of one sequence alone: the same operations in one go.
+    fn forward_one(
+        &self,
+        x: Tensor<2>,
+        layer: usize,
+        positions: &Positions,
+        cache: &mut SequenceCache,
+    ) -> Tensor<2> {
+        let held = cache.len();
+        let end = held + x.dims()[0];
+        let layer = &mut cache.layers[layer];
+        let stores = layer.take(held, end, self.context, &self.store_shape(x.device()));
+        let (y, stores) = kernels::attention_block(
+            x,
+            [self.query.parts(), self.key.parts(), self.value.parts()],
+            self.output.parts(),
+            [positions.cos.clone(), positions.sin.clone()],
+            stores,
+            held,
+            (self.rule(), RopeLayout::HalfSplit),
+        );
+        layer.put(stores);
+        y
+    }
+
+    fn rule(&self) -> AttentionRule {
+        AttentionRule {
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            scale: self.scale as f32,
+            window: None,
+            softcap: None,
+        }
+    }
+
+    fn store_shape(&self, device: Device) -> StoreShape {
+        StoreShape { kv_heads: self.kv_heads, head_dim: self.head_dim, device }
     }
 
     /// Appends to one sequence's cache and attends over it.
@@ -115,19 +158,11 @@ impl Attention {
         layer: usize,
         cache: &mut SequenceCache,
     ) -> Tensor<2> {
-        let rule = AttentionRule {
-            heads: self.heads,
-            kv_heads: self.kv_heads,
-            head_dim: self.head_dim,
-            scale: self.scale as f32,
-            window: None,
-            softcap: None,
-        };
         let held = cache.len();
         let end = held + query.dims()[0];
         let layer = &mut cache.layers[layer];
-        let stores = layer.take(held, end, self.context, &new[0]);
-        let (mixed, stores) = kernels::attention(query, new, stores, held, rule);
+        let stores = layer.take(held, end, self.context, &self.store_shape(query.device()));
+        let (mixed, stores) = kernels::attention(query, new, stores, held, self.rule());
         layer.put(stores);
         mixed
     }

@@ -6,7 +6,7 @@
 //! store, so it is taken out of its slot first, and the views that attention reads are dropped
 //! before the next pass.
 
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 
 /// Up to this context the whole of it is allocated at once; beyond, capacity grows in such steps.
 const CHUNK: usize = 1024;
@@ -23,14 +23,13 @@ impl LayerCache {
     /// back with [`put`](Self::put). What is out of its slot has one owner, so it is written in place.
     ///
     /// # Shapes
-    /// - like: `[m, kv_heads, head_dim]`, new rows
     /// - output: `[kv_heads, capacity, head_dim]` each
     pub(crate) fn take(
         &mut self,
         held: usize,
         end: usize,
         context: usize,
-        like: &Tensor<3>,
+        like: &StoreShape,
     ) -> [Tensor<3>; 2] {
         [&mut self.keys, &mut self.values].map(|slot| match slot.take() {
             Some(store) if store.dims()[1] >= end => store,
@@ -45,18 +44,26 @@ impl LayerCache {
     }
 }
 
+/// What a store is like, but for its capacity.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreShape {
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) device: Device,
+}
+
 fn grow(
     old: Option<Tensor<3>>,
     len: usize,
     end: usize,
     context: usize,
-    like: &Tensor<3>,
+    like: &StoreShape,
 ) -> Tensor<3> {
-    let [_, heads, dim] = like.dims();
+    let (heads, dim) = (like.kv_heads, like.head_dim);
     let held = old.as_ref().map_or(0, |store| store.dims()[1]);
     // Doubling keeps the copying of all growths proportional to the text.
     let capacity = end.next_multiple_of(CHUNK).max(2 * held).min(context.max(end));
-    let store = Tensor::zeros([heads, capacity, dim], &like.device());
+    let store = Tensor::zeros([heads, capacity, dim], &like.device);
     match old {
         Some(old) if len > 0 => {
             store.slice_assign([0..heads, 0..len, 0..dim], old.narrow(1, 0, len))
@@ -108,7 +115,7 @@ impl SequenceCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::tensor::{Device, TensorData};
+    use burn::tensor::TensorData;
     use draftproof_kernels::burn as kernels;
 
     /// `[m, 2, 1]`: two heads of one value; head 1 holds the negated values.
@@ -120,7 +127,8 @@ mod tests {
     fn append(cache: &mut LayerCache, at: usize, values: &[f32], context: usize) -> Vec<f32> {
         let new = block(values);
         let end = at + values.len();
-        let stores = cache.take(at, end, context, &new);
+        let shape = StoreShape { kv_heads: 2, head_dim: 1, device: Device::default() };
+        let stores = cache.take(at, end, context, &shape);
         let stores = stores.map(|store| kernels::append(store, new.clone(), at));
         let seen = stores[0].clone().narrow(1, 0, end).try_into_vec_as().unwrap();
         cache.put(stores);

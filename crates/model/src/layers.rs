@@ -53,6 +53,11 @@ impl Linear {
         kernels::linear(x, self.weight.val(), self.bias())
     }
 
+    /// The weight, and the bias if there is one.
+    pub(crate) fn parts(&self) -> kernels::LinearMap {
+        (self.weight(), self.bias())
+    }
+
     /// `[output, input]`.
     pub(crate) fn weight(&self) -> Tensor<2> {
         self.weight.val()

@@ -51,8 +51,12 @@ impl Mlp {
     /// - x: `[n, hidden]`
     /// - output: `[n, hidden]`
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let gate = (self.gate.weight(), self.gate.bias());
-        let up = (self.up.weight(), self.up.bias());
-        self.down.forward(kernels::gated(x, gate, up, Activation::Silu))
+        kernels::feed_forward(
+            x,
+            self.gate.parts(),
+            self.up.parts(),
+            self.down.parts(),
+            Activation::Silu,
+        )
     }
 }

@@ -15,9 +15,10 @@ use crate::{
     attention::{self, AttentionRule, AttentionSpan},
     embedding::embedding,
     glu::{Activation, glu},
-    linear::{Projection, gated, linears},
+    linear::{Projection, gated, linear, linears},
     norm::{RmsForm, add_rms_norm, layer_norm, rms_norm},
     rope::{RopeLayout, rope},
+    scratch,
     weight::Weight,
 };
 
@@ -101,16 +102,17 @@ impl Map {
     fn bias(&self) -> Option<&[f32]> {
         self.bias.as_ref().map(floats)
     }
+
+    fn onto<'a>(&'a self, out: &'a mut [f32]) -> Projection<'a> {
+        Projection { weight: weight(&self.weight), bias: self.bias(), out }
+    }
 }
 
 fn run_maps<const M: usize>(x: &FlexTensor, maps: [Map; M]) -> [FlexTensor; M] {
     let [rows, inputs] = dims(x);
     let mut outs: [Vec<f32>; M] = std::array::from_fn(|i| vec![0.0; rows * maps[i].outputs()]);
-    let mut projections: Vec<Projection<'_>> = outs
-        .iter_mut()
-        .zip(&maps)
-        .map(|(out, map)| Projection { weight: weight(&map.weight), bias: map.bias(), out })
-        .collect();
+    let mut projections: Vec<Projection<'_>> =
+        outs.iter_mut().zip(&maps).map(|(out, map)| map.onto(out)).collect();
     linears(floats(&whole(x)), inputs, &mut projections);
     let mut maps = maps.iter();
     outs.map(|out| {
@@ -259,6 +261,104 @@ impl RowInvariantOps for Flex {
         let [kv_heads, _, head_dim] = dims(&cache);
         let new = whole(&new);
         change(cache, |cache| attention::append(cache, floats(&new), kv_heads, head_dim, at))
+    }
+
+    fn row_attention_block(
+        x: FlexTensor,
+        weight_q: FlexTensor,
+        weight_k: FlexTensor,
+        weight_v: FlexTensor,
+        weight_o: FlexTensor,
+        bias_q: Bias<Self>,
+        bias_k: Bias<Self>,
+        bias_v: Bias<Self>,
+        bias_o: Bias<Self>,
+        cos: FlexTensor,
+        sin: FlexTensor,
+        keys: FlexTensor,
+        values: FlexTensor,
+        at: usize,
+        rule: AttentionRule,
+        layout: RopeLayout,
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        if is_general() {
+            return General::<Self>::attention_block(
+                x,
+                [weight_q, weight_k, weight_v],
+                [bias_q, bias_k, bias_v],
+                (weight_o, bias_o),
+                [cos, sin],
+                [keys, values],
+                at,
+                rule,
+                layout,
+            );
+        }
+        let AttentionRule { heads, kv_heads, head_dim, .. } = rule;
+        let [rows, inputs] = dims(&x);
+        let [_, capacity] = dims(&keys);
+        let maps =
+            [Map::new(weight_q, bias_q), Map::new(weight_k, bias_k), Map::new(weight_v, bias_v)];
+        let [mut query, mut key, mut value] =
+            maps.each_ref().map(|map| scratch::take(rows * map.outputs()));
+        {
+            let [q, k, v] = &maps;
+            let mut projections = [q.onto(&mut query), k.onto(&mut key), v.onto(&mut value)];
+            linears(floats(&whole(&x)), inputs, &mut projections);
+        }
+        let (cos, sin) = (whole(&cos), whole(&sin));
+        rope(&mut query, heads, head_dim, floats(&cos), floats(&sin), layout);
+        rope(&mut key, kv_heads, head_dim, floats(&cos), floats(&sin), layout);
+        let append = |store, new: &[f32]| {
+            change(store, |store| attention::append(store, new, kv_heads, head_dim, at))
+        };
+        let (keys, values) = (append(keys, &key), append(values, &value));
+        let mut mixed = scratch::take(rows * heads * head_dim);
+        let span = AttentionSpan {
+            start: 0,
+            rows,
+            len: at + rows,
+            capacity,
+            keys: floats(&keys),
+            values: floats(&values),
+        };
+        attention::attention(&rule, &query, &[span], &mut mixed);
+        let output = Map::new(weight_o, bias_o);
+        let mut out = vec![0.0; rows * output.outputs()];
+        let (weight, bias) = (weight(&output.weight), output.bias());
+        linear(&mixed, heads * head_dim, weight, bias, &mut out);
+        (tensor(out, [rows, output.outputs()]), keys, values)
+    }
+
+    fn row_feed_forward(
+        x: FlexTensor,
+        gate: FlexTensor,
+        gate_bias: Bias<Self>,
+        up: FlexTensor,
+        up_bias: Bias<Self>,
+        down: FlexTensor,
+        down_bias: Bias<Self>,
+        activation: Activation,
+    ) -> FlexTensor {
+        if is_general() {
+            let inner = General::<Self>::gated(x, (gate, gate_bias), (up, up_bias), activation);
+            return General::<Self>::linear(inner, down, down_bias);
+        }
+        let [rows, inputs] = dims(&x);
+        let [gate, up, down] =
+            [(gate, gate_bias), (up, up_bias), (down, down_bias)].map(|(w, b)| Map::new(w, b));
+        let mut inner = scratch::take(rows * gate.outputs());
+        gated(
+            floats(&whole(&x)),
+            inputs,
+            (weight(&gate.weight), gate.bias()),
+            (weight(&up.weight), up.bias()),
+            activation,
+            &mut inner,
+        );
+        let mut out = vec![0.0; rows * down.outputs()];
+        linear(&inner, gate.outputs(), weight(&down.weight), down.bias(), &mut out);
+        tensor(out, [rows, down.outputs()])
     }
 
     fn row_attention(

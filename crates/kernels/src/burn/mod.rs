@@ -184,6 +184,74 @@ pub fn append(cache: Tensor<3>, new: Tensor<3>, at: usize) -> Tensor<3> {
     Tensor::from_dispatch(Dispatch::row_append(cache.into_dispatch(), new.into_dispatch(), at))
 }
 
+/// A linear map: its weight, and its bias if it has one.
+pub type LinearMap = (Tensor<2>, Option<Tensor<1>>);
+
+/// All of attention for rows of one sequence in one go: query, key and value of x, rotated; the
+/// caches appended; attention as [`attention`]; the output's linear map. Bit for bit what the
+/// operations give one by one.
+///
+/// # Shapes
+/// - x: `[n, input]`; query, key, value and output maps as in [`linear`]
+/// - cos, sin: as in [`rope`]; keys, values: as in [`attention`]
+/// - output: `[n, output]`
+#[must_use]
+pub fn attention_block(
+    x: Tensor<2>,
+    [query, key, value]: [LinearMap; 3],
+    output: LinearMap,
+    [cos, sin]: [Tensor<2>; 2],
+    [keys, values]: [Tensor<3>; 2],
+    at: usize,
+    (rule, layout): (AttentionRule, RopeLayout),
+) -> (Tensor<2>, [Tensor<3>; 2]) {
+    let (y, keys, values) = Dispatch::row_attention_block(
+        x.into_dispatch(),
+        query.0.into_dispatch(),
+        key.0.into_dispatch(),
+        value.0.into_dispatch(),
+        output.0.into_dispatch(),
+        bias(query.1),
+        bias(key.1),
+        bias(value.1),
+        bias(output.1),
+        cos.into_dispatch(),
+        sin.into_dispatch(),
+        keys.into_dispatch(),
+        values.into_dispatch(),
+        at,
+        rule,
+        layout,
+    );
+    (Tensor::from_dispatch(y), [keys, values].map(Tensor::from_dispatch))
+}
+
+/// `down(act(x·Gᵀ + g) · (x·Uᵀ + u))` in one go: [`gated`], then [`linear`], bit for bit.
+///
+/// # Shapes
+/// - x: `[n, input]`; gate and up: `[inner, input]`; down: `[output, inner]`
+/// - output: `[n, output]`
+#[must_use]
+pub fn feed_forward(
+    x: Tensor<2>,
+    gate: LinearMap,
+    up: LinearMap,
+    down: LinearMap,
+    activation: Activation,
+) -> Tensor<2> {
+    let y = Dispatch::row_feed_forward(
+        x.into_dispatch(),
+        gate.0.into_dispatch(),
+        bias(gate.1),
+        up.0.into_dispatch(),
+        bias(up.1),
+        down.0.into_dispatch(),
+        bias(down.1),
+        activation,
+    );
+    Tensor::from_dispatch(y)
+}
+
 /// Appends the keys and values of `n` new positions to a sequence that holds `at`, and attends
 /// from each of them over its own prefix. Returns the output and the caches.
 ///

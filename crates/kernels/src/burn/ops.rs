@@ -129,6 +129,57 @@ pub trait RowInvariantOps: Backend {
         General::<Self>::append(cache, new, at)
     }
 
+    /// The whole of attention for the rows of one sequence: query, key and value, rotated; new
+    /// positions into the caches; attention; the output's linear map. The bits are those of the
+    /// operations one by one.
+    #[allow(clippy::too_many_arguments, reason = "an extension takes no arrays of tensors")]
+    fn row_attention_block(
+        x: FloatTensor<Self>,
+        weight_q: FloatTensor<Self>,
+        weight_k: FloatTensor<Self>,
+        weight_v: FloatTensor<Self>,
+        weight_o: FloatTensor<Self>,
+        #[extension_type] bias_q: Bias<Self>,
+        #[extension_type] bias_k: Bias<Self>,
+        #[extension_type] bias_v: Bias<Self>,
+        #[extension_type] bias_o: Bias<Self>,
+        cos: FloatTensor<Self>,
+        sin: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        at: usize,
+        rule: AttentionRule,
+        layout: RopeLayout,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        General::<Self>::attention_block(
+            x,
+            [weight_q, weight_k, weight_v],
+            [bias_q, bias_k, bias_v],
+            (weight_o, bias_o),
+            [cos, sin],
+            [keys, values],
+            at,
+            rule,
+            layout,
+        )
+    }
+
+    /// `down(act(x·Gᵀ + g) · (x·Uᵀ + u))`: a gated feed-forward block.
+    #[allow(clippy::too_many_arguments, reason = "an extension takes no arrays of tensors")]
+    fn row_feed_forward(
+        x: FloatTensor<Self>,
+        gate: FloatTensor<Self>,
+        #[extension_type] gate_bias: Bias<Self>,
+        up: FloatTensor<Self>,
+        #[extension_type] up_bias: Bias<Self>,
+        down: FloatTensor<Self>,
+        #[extension_type] down_bias: Bias<Self>,
+        activation: Activation,
+    ) -> FloatTensor<Self> {
+        let inner = General::<Self>::gated(x, (gate, gate_bias), (up, up_bias), activation);
+        General::<Self>::linear(inner, down, down_bias)
+    }
+
     /// New positions into the caches, and attention from each over its own prefix.
     fn row_attention(
         query: FloatTensor<Self>,
