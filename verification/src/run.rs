@@ -1,0 +1,66 @@
+//! [`run`]: a plan, from the first check to the report.
+
+use crate::{
+    Error, battery,
+    model::{FreshRows, Pair},
+    mutants::{MUTANTS, Trial, try_mutant},
+    plan::{Plan, Task},
+    progress::Progress,
+    report::{Report, Subject},
+    toy,
+};
+
+/// Coupled texts of the pair that are compared with each draft.
+const EQUAL_TEXTS: u64 = 16;
+
+/// Runs the checks of a plan; those of the level `model` only if there is a pair.
+///
+/// A check that fails is no error: it stands in the report.
+///
+/// # Errors
+/// If the engine or a model fails, a row has no law, or the pair's prompt leaves no room.
+pub fn run(
+    plan: &Plan,
+    mut pair: Option<&mut Pair<'_>>,
+    progress: &mut dyn Progress,
+) -> Result<Report, Error> {
+    let has_pair = pair.is_some();
+    let tasks = plan.shard_tasks(has_pair);
+    let mut report = Report {
+        subject: Subject {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            level: plan.level,
+            seed: plan.seed,
+            pair: pair.as_ref().map(|pair| pair.name.clone()),
+            shard: plan.shard,
+        },
+        family: plan.family(has_pair),
+        ..Report::default()
+    };
+    let mut rows = FreshRows::default();
+    for (index, task) in tasks.iter().enumerate() {
+        progress.begin(&task.name(), index, tasks.len());
+        let checks = match (task, pair.as_deref_mut()) {
+            (Task::Exact(group), _) => vec![group.check()?],
+            (Task::Toy { scene, samples }, _) => {
+                toy::check(&battery::scene(scene), *samples, plan.seed, progress)?
+            }
+            (Task::Cell(cell), Some(pair)) => {
+                pair.check_cell(cell, plan.seed, &mut rows, progress)?
+            }
+            (Task::Equality, Some(pair)) => pair.check_equality(plan.seed, EQUAL_TEXTS)?,
+            (Task::Mutant(index), _) => {
+                let trial = Trial { seed: plan.seed, ..Trial::default() };
+                let result = try_mutant(&MUTANTS[*index], &trial)?;
+                progress.mutant(&result);
+                report.mutants.push(result);
+                Vec::new()
+            }
+            (Task::Cell(_) | Task::Equality, None) => Vec::new(),
+        };
+        checks.iter().for_each(|check| progress.check(check));
+        report.checks.extend(checks);
+    }
+    report.judge();
+    Ok(report)
+}
