@@ -15,7 +15,7 @@ use crate::scene::{DraftSource, Rule, Scene};
 pub const VOCAB: usize = 4;
 
 /// Costs under which `auto` stops at all places of a block.
-pub const AUTO: DraftLength = DraftLength::Auto(CostModel { draft_step: 0.1, row: 0.25 });
+pub const AUTO: DraftLength = DraftLength::Auto(CostModel { draft_step: 0.05, row: 0.4 });
 
 fn hash(seed: u64, last: &[Token]) -> u64 {
     last.iter().fold(seed, |hash, token| {
@@ -150,7 +150,10 @@ pub fn scenes() -> Vec<Scene> {
                 prompt: ngram_prompt(),
                 ..with("ngram", Settings::default())
             },
-            Scene { limits: Limits { draft_len: AUTO, ..of("").limits }, ..of("model/auto") },
+            Scene {
+                limits: Limits { max_tokens: 5, draft_len: AUTO, ..of("").limits },
+                ..of("model/auto")
+            },
         ]);
     }
     scenes.extend(special());

@@ -87,7 +87,7 @@ impl Length {
     fn limits(self, extra: usize) -> Limits {
         let (gamma, draft_len) = match self {
             Self::Fixed(gamma) => (gamma, DraftLength::Fixed(gamma)),
-            Self::Auto => (2, AUTO),
+            Self::Auto => (3, AUTO),
         };
         Limits { max_tokens: gamma + extra, eos: vec![Token(3)], draft_len }
     }

@@ -251,6 +251,9 @@ impl Report {
     /// mildly than the whole.
     pub fn judge(&mut self) {
         self.false_alarm = FALSE_ALARM;
+        // One order, however the work was cut, so that equal p-values get equal limits.
+        self.checks.sort_by(|a, b| (a.level, &a.name).cmp(&(b.level, &b.name)));
+        self.mutants.sort_by(|a, b| a.name.cmp(&b.name));
         let tests = self.checks.iter().filter(|check| check.gate_p_value.is_some()).count();
         self.family = self.family.max(tests);
         let p_values: Vec<f64> =
@@ -308,8 +311,6 @@ impl Report {
             return Err(Error::Merge(format!("expected shards 1 to {count}, found {indices:?}")));
         }
         whole.subject.shard = Shard::default();
-        whole.checks.sort_by(|a, b| (a.level, &a.name).cmp(&(b.level, &b.name)));
-        whole.mutants.sort_by(|a, b| a.name.cmp(&b.name));
         whole.judge();
         Ok(whole)
     }
