@@ -342,7 +342,7 @@ impl Plan {
                     rule: Rule::ALL[(t + f) % 3],
                     draft: [DraftKind::Model, DraftKind::Ngram][usize::from((2 * t + f) % 4 == 3)],
                     length: LENGTHS[(2 * t + f + f / 3) % 3],
-                    samples: self.samples.unwrap_or(1_500),
+                    samples: self.samples.unwrap_or(2_000),
                     cells: 32,
                     cached: true,
                 });

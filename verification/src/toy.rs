@@ -134,7 +134,7 @@ pub fn check(
         for (place, watch) in at_places.iter_mut().enumerate() {
             watch.add(&reached(&run, CONTEXT, place));
         }
-        if sequence % 4096 == 0 {
+        if sequence.is_multiple_of(4096) {
             progress.advance(sequence, samples);
         }
     }

@@ -233,7 +233,7 @@ impl Pair<'_> {
         let mut places = Places::default();
         let mut each = |sequence: u64, text: &[Token]| {
             tally.add(text);
-            if sequence % 1024 == 0 {
+            if sequence.is_multiple_of(1024) {
                 progress.advance(sequence, cell.samples);
             }
         };
