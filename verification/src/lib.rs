@@ -50,4 +50,4 @@ pub use model::Pair;
 pub use plan::Plan;
 pub use progress::Progress;
 pub use report::Report;
-pub use run::run;
+pub use run::{FEWEST_SAMPLES, run};

@@ -4,7 +4,7 @@ use crate::{
     Error, battery,
     model::{FreshRows, Pair},
     mutants::{MUTANTS, Trial, try_mutant},
-    plan::{Plan, Task},
+    plan::{Level, Plan, Task},
     progress::Progress,
     report::{Report, Subject},
     toy,
@@ -13,18 +13,30 @@ use crate::{
 /// Coupled texts of the pair that are compared with each draft.
 const EQUAL_TEXTS: u64 = 16;
 
+/// With fewer samples most checks would have a single cell and could not fail.
+pub const FEWEST_SAMPLES: u64 = 500;
+
 /// Runs the checks of a plan; those of the level `model` only if there is a pair.
 ///
 /// A check that fails is no error: it stands in the report.
 ///
 /// # Errors
-/// If the engine or a model fails, a row has no law, or the pair's prompt leaves no room.
+/// If the engine or a model fails, a row has no law, the pair's prompt leaves no room, the level needs a
+/// pair and there is none, or the samples are too few to see anything.
 pub fn run(
     plan: &Plan,
     mut pair: Option<&mut Pair<'_>>,
     progress: &mut dyn Progress,
 ) -> Result<Report, Error> {
     let has_pair = pair.is_some();
+    if plan.level == Level::Model && !has_pair {
+        return Err(Error::Plan("the level `model` needs a pair of models".to_owned()));
+    }
+    if let Some(samples) = plan.samples.filter(|&samples| samples < FEWEST_SAMPLES) {
+        return Err(Error::Plan(format!(
+            "expected at least {FEWEST_SAMPLES} samples, fewer see nothing; found {samples}"
+        )));
+    }
     let tasks = plan.shard_tasks(has_pair);
     let mut report = Report {
         subject: Subject {
@@ -43,7 +55,7 @@ pub fn run(
         let checks = match (task, pair.as_deref_mut()) {
             (Task::Exact(group), _) => vec![group.check()?],
             (Task::Toy { scene, samples }, _) => {
-                toy::check(&battery::scene(scene), *samples, plan.seed, progress)?
+                toy::check(&battery::scene(scene), None, *samples, plan.seed, progress)?
             }
             (Task::Cell(cell), Some(pair)) => {
                 pair.check_cell(cell, plan.seed, &mut rows, progress)?

@@ -24,6 +24,7 @@ use crate::{
     Error,
     exact::paths::{Exact, try_enumerate},
     goodness::{Cells, Counts, Fit, LEAST_EXPECTED},
+    mutants::Plug,
     plan::Level,
     progress::Progress,
     report::{Check, FALSE_ALARM},
@@ -93,10 +94,14 @@ fn reached(continuation: &Continuation, prompt_and: usize, place: usize) -> Reac
 
 /// Samples `samples` texts of the scene and checks their laws.
 ///
+/// With a `plug` the texts are a mutant's, and the laws stay those of the engine: the negative control of
+/// each check.
+///
 /// # Errors
 /// If the engine fails.
 pub fn check(
     scene: &Scene,
+    plug: Option<Plug>,
     samples: u64,
     seed: u64,
     progress: &mut dyn Progress,
@@ -125,6 +130,7 @@ pub fn check(
             at_places.push(Watch::new(format!("place {place}"), &law, samples));
         }
     }
+    let mut stage = scene.stage(plug)?;
     for sequence in 0..samples {
         let run = stage.run(Seed { seed, sequence }, &mut ChaCha)?;
         texts.add(&run.tokens);

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use draftproof_verification::mutants::{HARMLESS, MUTANTS, Trial, try_mutant};
+use draftproof_verification::{
+    Report, battery,
+    mutants::{HARMLESS, MUTANTS, Trial, try_mutant},
+    toy,
+};
 
 #[test]
 fn every_mutant_is_caught() {
@@ -45,4 +49,28 @@ fn what_keeps_the_law_passes() {
         assert!(!result.caught(), "{} is rejected: {result:?}", mutant.name);
         assert!(!mutant.enumerable || result.tv == Some(0.0));
     }
+}
+
+/// Each kind of sampled check has its mutant: the joint law, the accepted tokens, and every place of the
+/// block (a fault at the block's end shows at its end).
+#[test]
+fn each_kind_of_check_fails_on_some_mutant() {
+    let failed = |name: &str| {
+        let mutant = MUTANTS.iter().find(|mutant| mutant.name == name).expect("a mutant");
+        let scene = battery::scene(mutant.scene);
+        let mut report = Report::default();
+        report.checks = toy::check(&scene, Some(mutant.plug), 40_000, 1, &mut ()).expect("runs");
+        report.judge();
+        let failed = report.checks.iter().filter(|check| !check.passed);
+        failed.map(|c| c.name.rsplit('/').next().unwrap_or("").to_owned()).collect::<Vec<_>>()
+    };
+    let all = failed("F8 same token or ratio");
+    assert_eq!(all, ["accepted tokens", "joint law", "place 0", "place 1", "place 2"]);
+    let start = failed("first drafted token never checked");
+    assert!(start.contains(&"place 0".to_owned()), "{start:?}");
+    let end = failed("bonus from the last checked row");
+    assert!(!end.contains(&"place 0".to_owned()), "{end:?}");
+    assert!(end.contains(&"place 2".to_owned()) && end.contains(&"joint law".to_owned()));
+    // The coupled rule has a joint law only.
+    assert_eq!(failed("coupled: one race for all positions"), ["joint law"]);
 }

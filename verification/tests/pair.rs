@@ -391,6 +391,15 @@ fn samples_are_read_or_refused() {
     }
 }
 
+/// Plans that could not fail are refused.
+#[test]
+fn empty_plans_are_refused() {
+    let model = Plan { level: Level::Model, ..Plan::default() };
+    assert!(matches!(run(&model, None, &mut ()), Err(Error::Plan(_))));
+    let few = Plan { samples: Some(499), ..Plan::default() };
+    assert!(matches!(run(&few, None, &mut ()), Err(Error::Plan(_))));
+}
+
 /// Progress hears of every task, sample counts and check.
 #[test]
 fn progress_is_told() {

@@ -376,3 +376,28 @@ impl Tally<'_> {
         Ok(impossible)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Places;
+    use crate::goodness::Uniform;
+
+    /// Coins of known chances, all accepted `bias` more often than they should be.
+    fn ln_e(n: u64, bias: f64) -> f64 {
+        let (mut places, mut uniform) = (Places::default(), Uniform::new(4));
+        for i in 0..n {
+            let overlap = 0.3 + 0.4 * uniform.next();
+            places.add((i % 3) as usize, uniform.next() < overlap + bias, overlap);
+        }
+        places.ln_e(n as f64)
+    }
+
+    /// Right coins pass; at 20 000 a bias of 0.05 is far beyond 1e-9, where ln e = 20.7.
+    #[test]
+    fn acceptance_is_judged() {
+        assert!(ln_e(20_000, 0.0) < 3.0, "{}", ln_e(20_000, 0.0));
+        assert!(ln_e(20_000, 0.05) > 25.0, "{}", ln_e(20_000, 0.05));
+        assert!(ln_e(20_000, -0.05) > 25.0);
+        assert_eq!(Places::default().ln_e(100.0), 0.0);
+    }
+}

@@ -218,12 +218,25 @@ pub struct Subject {
     pub version: String,
     /// The level asked for.
     pub level: Level,
-    /// The seed.
+    /// The seed; in JSON a decimal string, since not every reader keeps 64 bits of a number.
+    #[serde(with = "decimal_string")]
     pub seed: u64,
     /// The pair, if one was tested.
     pub pair: Option<String>,
     /// Which shard of how many.
     pub shard: Shard,
+}
+
+mod decimal_string {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(value: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
 }
 
 /// The result of a run.
