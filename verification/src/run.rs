@@ -52,17 +52,16 @@ pub fn run(
     let mut rows = FreshRows::default();
     for (index, task) in tasks.iter().enumerate() {
         progress.begin(&task.name(), index, tasks.len());
+        let seed = own_seed(plan.seed, &task.name());
         let checks = match (task, pair.as_deref_mut()) {
             (Task::Exact(group), _) => vec![group.check()?],
             (Task::Toy { scene, samples }, _) => {
-                toy::check(&battery::scene(scene), None, *samples, plan.seed, progress)?
+                toy::check(&battery::scene(scene), None, *samples, seed, progress)?
             }
-            (Task::Cell(cell), Some(pair)) => {
-                pair.check_cell(cell, plan.seed, &mut rows, progress)?
-            }
-            (Task::Equality, Some(pair)) => pair.check_equality(plan.seed, EQUAL_TEXTS)?,
+            (Task::Cell(cell), Some(pair)) => pair.check_cell(cell, seed, &mut rows, progress)?,
+            (Task::Equality, Some(pair)) => pair.check_equality(seed, EQUAL_TEXTS)?,
             (Task::Mutant(index), _) => {
-                let trial = Trial { seed: plan.seed, ..Trial::default() };
+                let trial = Trial { seed, ..Trial::default() };
                 let result = try_mutant(&MUTANTS[*index], &trial)?;
                 progress.mutant(&result);
                 report.mutants.push(result);
@@ -75,4 +74,12 @@ pub fn run(
     }
     report.judge();
     Ok(report)
+}
+
+/// A seed for each task, so that tasks are independent and a task is the same on every shard (FNV-1a of
+/// its name).
+fn own_seed(seed: u64, task: &str) -> u64 {
+    task.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }

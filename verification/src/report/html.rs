@@ -103,9 +103,24 @@ fn figure(plot: Plot, caption: &str) -> String {
     format!("<figure>{}<figcaption>{}</figcaption></figure>", plot.finish(), escape(caption))
 }
 
+/// The check whose cells are shown: the one whose probabilities differ most, of those with enough cells to
+/// make a picture.
+fn pictured(report: &Report) -> Option<&Check> {
+    let level = sharpest(report)?.level;
+    let checks = report.checks.iter().filter(|check| check.level == level);
+    let range = |check: &Check| {
+        let exact = || check.points.iter().map(|point| point.exact);
+        exact().fold(0.0, f64::max) / exact().fold(1.0, f64::min)
+    };
+    let key = |check: &Check| (check.points.len() >= 6, range(check));
+    checks
+        .filter(|check| !check.points.is_empty())
+        .max_by(|a, b| key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal))
+}
+
 fn plots(report: &Report) -> Vec<String> {
     let mut figures = Vec::new();
-    if let Some(check) = sharpest(report) {
+    if let Some(check) = pictured(report) {
         figures.push(cells_plot(check));
     }
     if report.checks.iter().any(|check| check.p_value.is_some()) {
@@ -120,29 +135,33 @@ fn plots(report: &Report) -> Vec<String> {
     figures
 }
 
-/// Observed shares over exact probabilities, with three standard deviations.
+/// Observed over exact shares, with three standard deviations. (As a ratio: on a plot of one against the
+/// other no deviation worth a test could be seen.)
 fn cells_plot(check: &Check) -> String {
+    let deviation =
+        |exact: f64| 3.0 * ((1.0 - exact) / (exact * check.samples.max(1) as f64)).sqrt();
     let smallest = check.points.iter().map(|point| point.exact).fold(1.0, f64::min);
+    let off = |point: &super::CellPoint| (point.observed / point.exact - 1.0).abs();
+    let largest = check.points.iter().map(off).fold(deviation(smallest), f64::max);
+    let reach = (1.1 * largest).clamp(1e-4, 1.0);
     let low = smallest.log10().floor();
-    let scale = Scale::Log(low, 0.0);
     let mut plot = Plot::new(
         "observed share against exact probability",
-        ("exact probability", scale),
-        ("observed share", scale),
+        ("exact probability", Scale::Log(low, 0.0)),
+        ("observed / exact", Scale::Linear(1.0 - reach, 1.0 + reach)),
     );
-    plot.line((10f64.powf(low), 10f64.powf(low)), (1.0, 1.0), "ideal");
+    plot.line((10f64.powf(low), 1.0), (1.0, 1.0), "ideal");
     for point in &check.points {
-        let deviation = 3.0 * (point.exact * (1.0 - point.exact) / check.samples as f64).sqrt();
-        let (below, above) = ((point.exact - deviation).max(1e-12), point.exact + deviation);
-        plot.line((point.exact, below), (point.exact, above), "bar");
-        let tip = format!("exact {}, observed {}", number(point.exact), number(point.observed));
-        plot.point(point.exact, point.observed.max(1e-12), "dot", &tip);
+        let (x, spread) = (point.exact, deviation(point.exact));
+        plot.line((x, 1.0 - spread), (x, 1.0 + spread), "bar");
+        let tip = format!("exact {}, observed {}", number(x), number(point.observed));
+        plot.point(x, point.observed / x, "dot", &tip);
     }
     figure(
         plot,
         &format!(
-            "{}: the share of {} samples in each of {} cells. Bars: three standard deviations of a \
-             right engine around the exact probability.",
+            "{}: the share of {} samples in each of {} cells, over its exact probability. Bars: three \
+             standard deviations of a right engine.",
             check.name,
             check.samples,
             check.points.len()
@@ -166,8 +185,8 @@ fn p_values_plot(report: &Report) -> String {
     }
     figure(
         plot,
-        "Sorted p-values of the likelihood ratio G. A right engine keeps near the diagonal; they \
-         decide nothing.",
+        "Sorted p-values of the likelihood ratio G. A right engine keeps near the diagonal; checks of \
+         the same texts move together. They decide nothing.",
     )
 }
 
@@ -206,7 +225,7 @@ fn places_plot(report: &Report) -> String {
 
 fn mutants_plot(report: &Report) -> String {
     let largest = report.mutants.iter().filter_map(|mutant| mutant.needed_samples).max();
-    let high = (largest.unwrap_or(10).min(1 << 60) as f64).log10().ceil().clamp(2.0, 18.0);
+    let high = (largest.unwrap_or(10).min(1 << 60) as f64).log10().ceil().clamp(2.0, 10.0);
     let mut plot = Plot::new(
         "texts until a mutant is caught against texts predicted",
         ("texts for 99 % power, predicted", Scale::Log(0.0, high)),
@@ -227,7 +246,7 @@ fn mutants_plot(report: &Report) -> String {
     figure(
         plot,
         "Each point is a wrong sampler. On the top edge: too small a change for sampling, caught by \
-         the walk over all paths.",
+         the walk over all paths (on the right edge, beyond 1e10).",
     )
 }
 
