@@ -58,8 +58,8 @@ fn each_kind_of_check_fails_on_some_mutant() {
     let failed = |name: &str| {
         let mutant = MUTANTS.iter().find(|mutant| mutant.name == name).expect("a mutant");
         let scene = battery::scene(mutant.scene);
-        let mut report = Report::default();
-        report.checks = toy::check(&scene, Some(mutant.plug), 40_000, 1, &mut ()).expect("runs");
+        let checks = toy::check(&scene, Some(mutant.plug), 40_000, 1, &mut ()).expect("runs");
+        let mut report = Report { checks, ..Report::default() };
         report.judge();
         let failed = report.checks.iter().filter(|check| !check.passed);
         failed.map(|c| c.name.rsplit('/').next().unwrap_or("").to_owned()).collect::<Vec<_>>()

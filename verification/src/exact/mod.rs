@@ -29,7 +29,7 @@ use crate::{
     report::{Check, Method},
     scene::{DraftSource, Rule, Scene, Stage},
 };
-use paths::{Exact, distance, try_enumerate, zero};
+use paths::{Exact, Walk, distance, try_enumerate, zero};
 
 /// Cases that make one check.
 #[derive(Clone, Debug, PartialEq)]
@@ -181,7 +181,7 @@ pub fn groups(all: bool) -> Vec<Group> {
     groups
 }
 
-type Walker = fn(&Scene) -> Result<(Exact<Vec<Token>>, u64), Error>;
+type Walker = fn(&Scene) -> Result<Walk<Vec<Token>>, Error>;
 
 /// The largest total variation over all settings, the paths walked, and a note.
 fn law_check(
@@ -203,10 +203,13 @@ fn law_check(
             prompt: vec![Token(0), Token(2)],
             limits: length.limits(extra),
         };
-        let (law, walked) = walk(&scene)?;
-        worst = worst.max(difference(&law, &scene.target_law()?));
-        paths += walked;
+        let found = walk(&scene)?;
+        worst = worst.max(difference(&found.law, &scene.target_law()?));
+        paths += found.paths;
         cases += 1;
+        if let Some(key) = found.spent_twice {
+            return Ok((1.0, paths, format!("{name}: noise was asked for twice: {key}")));
+        }
     }
     Ok((worst, paths, format!("{cases} settings; {paths} paths, compared as rationals")))
 }
@@ -220,18 +223,16 @@ fn difference<T: Ord>(a: &Exact<T>, b: &Exact<T>) -> f64 {
 }
 
 /// The law of whole texts by walking every path of a whole run: several rounds, one cache.
-fn whole_runs(scene: &Scene) -> Result<(Exact<Vec<Token>>, u64), Error> {
+fn whole_runs(scene: &Scene) -> Result<Walk<Vec<Token>>, Error> {
     let mut stage = scene.stage(None)?;
-    let run = |noise: &mut paths::Paths| Ok(stage.run(Seed::default(), noise)?.tokens);
-    let walk = try_enumerate::<_, Error>(run)?;
-    Ok((walk.law, walk.paths))
+    try_enumerate(|noise| Ok(stage.run(Seed::default(), noise)?.tokens))
 }
 
 /// The law of whole texts by walking every path of one round from every text that a round can leave,
 /// and composing: the same claim where whole runs have too many paths.
-fn round_by_round(scene: &Scene) -> Result<(Exact<Vec<Token>>, u64), Error> {
+fn round_by_round(scene: &Scene) -> Result<Walk<Vec<Token>>, Error> {
     let mut stage = scene.stage(None)?;
-    let (mut law, mut count) = (Exact::new(), 0);
+    let (mut law, mut paths, mut spent_twice) = (Exact::new(), 0, None);
     let mut open = BTreeMap::from([(Vec::new(), BigRational::one())]);
     // Texts only grow, so taking the shortest first sees each one once, with all its probability.
     while let Some(text) = open.keys().min_by_key(|text| text.len()).cloned() {
@@ -239,7 +240,8 @@ fn round_by_round(scene: &Scene) -> Result<(Exact<Vec<Token>>, u64), Error> {
         let walk = try_enumerate::<_, Error>(|noise| {
             Ok(stage.run_from(&text, 1, Seed::default(), noise)?.tokens)
         })?;
-        count += walk.paths;
+        paths += walk.paths;
+        spent_twice = spent_twice.or(walk.spent_twice);
         for (longer, share) in walk.law {
             let ended = longer.len() == scene.limits.max_tokens
                 || longer.last().is_some_and(|last| scene.limits.eos.contains(last));
@@ -247,7 +249,7 @@ fn round_by_round(scene: &Scene) -> Result<(Exact<Vec<Token>>, u64), Error> {
             *into.entry(longer).or_insert_with(zero) += &probability * share;
         }
     }
-    Ok((law, count))
+    Ok(Walk { law, paths, spent_twice })
 }
 
 /// P(the first round accepts a token) against Σ min(p, q) of the first place.

@@ -22,15 +22,14 @@ pub type Exact<T> = BTreeMap<T, BigRational>;
 /// Each run follows the choices of the last one up to the deepest that has an option left, takes the
 /// next option there, and first options after it: a depth-first walk of the tree of choices.
 ///
-/// The walk takes for granted that noise is fresh. It checks that no key is asked for twice on one
-/// path, since a key spent twice is one choice and not two.
+/// The walk takes for granted that noise is fresh. A key that is asked for twice on one path is one choice
+/// and not two, so the law would be worth nothing: see [`Walk::spent_twice`].
 ///
 /// # Errors
 /// The first error of `run`.
 ///
 /// # Panics
-/// If `run` asks for one key twice on a path, runs a race (it has no finite tree of choices), or
-/// depends on anything but its choices.
+/// If `run` runs a race (it has no finite tree of choices), or depends on anything but its choices.
 pub fn try_enumerate<T: Ord, E>(
     mut run: impl FnMut(&mut Paths) -> Result<T, E>,
 ) -> Result<Walk<T>, E> {
@@ -49,16 +48,17 @@ pub fn try_enumerate<T: Ord, E>(
         }
     }
     let law = sums.into_iter().map(|(outcome, parts)| (outcome, sum(parts))).collect();
-    Ok(Walk { law, paths: count })
+    Ok(Walk { law, paths: count, spent_twice: paths.spent_twice })
 }
 
 /// [`try_enumerate`] for runs that cannot fail.
 ///
 /// # Panics
-/// As [`try_enumerate`].
+/// As [`try_enumerate`], and if a key is spent twice.
 pub fn enumerate<T: Ord>(mut run: impl FnMut(&mut Paths) -> T) -> Exact<T> {
     let walk = try_enumerate(|paths| Ok::<T, std::convert::Infallible>(run(paths)));
     match walk {
+        Ok(Walk { spent_twice: Some(key), .. }) => panic!("noise was asked for twice: {key}"),
         Ok(walk) => walk.law,
         Err(never) => match never {},
     }
@@ -71,6 +71,8 @@ pub struct Walk<T> {
     pub law: Exact<T>,
     /// How many paths there were.
     pub paths: u64,
+    /// A key that was asked for twice on one path, if there was one.
+    pub spent_twice: Option<RoundKey>,
 }
 
 /// The sum of fractions, halves first: so that few large gcds are taken.
@@ -118,6 +120,7 @@ pub fn zero() -> BigRational {
 pub struct Paths {
     choices: Vec<Choice>,
     depth: usize,
+    spent_twice: Option<RoundKey>,
 }
 
 #[derive(Debug)]
@@ -164,8 +167,9 @@ impl Paths {
             let (mut options, total) = options();
             options.retain(|(weight, _)| !weight.is_zero());
             // Fresh noise is what this walk takes for granted; a key spent twice breaks it.
-            let spent = self.choices.iter().any(|choice| choice.key == key);
-            assert!(!spent, "noise was asked for twice: {key}");
+            if self.choices.iter().any(|choice| choice.key == key) {
+                self.spent_twice = Some(key);
+            }
             let before = self.probability();
             self.choices.push(Choice { key, options, taken: 0, before, total });
         }
