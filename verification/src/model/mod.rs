@@ -118,6 +118,15 @@ impl Places {
         largest + (sum / each.len() as f64).ln()
     }
 
+    fn check(&self, name: String, expected: u64) -> Check {
+        let judged = self.reached.iter().sum();
+        let ln_e = self.ln_e(expected as f64);
+        let mut check = Check::martingale(name, Level::Model, ln_e, judged);
+        check.note = "accepted against Σ min(p, q), place by place".to_owned();
+        check.places = self.points();
+        check
+    }
+
     fn points(&self) -> Vec<PlacePoint> {
         (0..self.reached.len())
             .map(|place| {
@@ -225,29 +234,19 @@ impl Pair<'_> {
             rule: cell.rule,
             draft: Some(cell.draft),
         };
-        let mut tally = Tally {
-            law: &law,
-            counts: Counts::new(law.cells().probabilities().len()),
-            behind: BTreeSet::new(),
-        };
+        let counts = Counts::new(law.cells().probabilities().len());
+        let mut tally = Tally { law: &law, counts, behind: BTreeSet::new() };
         let mut places = Places::default();
-        let mut each = |sequence: u64, text: &[Token]| {
-            tally.add(text);
-            if sequence.is_multiple_of(1024) {
-                progress.advance(sequence, cell.samples);
-            }
-        };
-        let sequences = 0..cell.samples;
-        let (mut target, mut draft);
-        let (target, draft): (&mut dyn LanguageModel, &mut dyn LanguageModel) = if cell.cached {
-            target = CachedModel::new(self.target, self.cache_bytes);
-            draft = CachedModel::new(self.draft, self.cache_bytes);
-            (&mut target, &mut draft)
+        let (target, draft) = (&mut *self.target, &mut *self.draft);
+        if cell.cached {
+            let target = &mut CachedModel::new(target, self.cache_bytes);
+            let draft = &mut CachedModel::new(draft, self.cache_bytes);
+            tally.sample(&setup, target, draft, (seed, cell.samples), &mut places, progress)?;
+            tally.look_behind(&question, target)?;
         } else {
-            (self.target, self.draft)
-        };
-        continue_all(&setup, target, draft, seed, sequences, &mut places, &mut each)?;
-        tally.counts.impossible += tally.impossible_behind(&question, target)?;
+            tally.sample(&setup, target, draft, (seed, cell.samples), &mut places, progress)?;
+            tally.look_behind(&question, target)?;
+        }
         let p = law.cells().probabilities();
         let fit = Fit::new(p, &tally.counts, TUNED_FOR);
         let name = |what: &str| format!("model/{}/{what}", cell.name());
@@ -255,13 +254,7 @@ impl Pair<'_> {
         joint.pooled = Some(law.pooled());
         let mut checks = vec![joint];
         if cell.has_acceptance() {
-            let ln_e = places.ln_e(cell.samples as f64);
-            let judged = places.reached.iter().sum();
-            let mut check =
-                Check::martingale(name("acceptance by place"), Level::Model, ln_e, judged);
-            check.note = "accepted against Σ min(p, q), place by place".to_owned();
-            check.places = places.points();
-            checks.push(check);
+            checks.push(places.check(name("acceptance by place"), cell.samples));
         }
         Ok(checks)
     }
@@ -340,13 +333,32 @@ impl Tally<'_> {
         }
     }
 
-    /// The number of texts with a token of probability 0 behind the expanded tree. Their rows come from `target`, the
-    /// one that served the samples.
-    fn impossible_behind(
-        &self,
+    /// Draws texts, with the noise of a seed, and counts them.
+    fn sample(
+        &mut self,
+        setup: &Setup<'_>,
+        target: &mut dyn LanguageModel,
+        draft: &mut dyn LanguageModel,
+        (seed, samples): (u64, u64),
+        places: &mut Places,
+        progress: &mut dyn Progress,
+    ) -> Result<(), Error> {
+        let mut each = |sequence: u64, text: &[Token]| {
+            self.add(text);
+            if sequence.is_multiple_of(1024) {
+                progress.advance(sequence, samples);
+            }
+        };
+        continue_all(setup, target, draft, seed, 0..samples, places, &mut each)
+    }
+
+    /// Counts as impossible the texts with a token of probability 0 behind the expanded tree. Their rows
+    /// come from `target`, the one that served the samples.
+    fn look_behind(
+        &mut self,
         question: &Question<'_>,
         target: &mut dyn LanguageModel,
-    ) -> Result<u64, Error> {
+    ) -> Result<(), Error> {
         let mut impossible = 0;
         let mut seen = BTreeSet::new();
         for (text, checked) in &self.behind {
@@ -362,10 +374,8 @@ impl Tally<'_> {
                 }
                 let tokens = &whole[..question.prompt.len() + i];
                 let prefix = Prefix { tokens, prompt_len: question.prompt.len() };
-                let law = question
-                    .sampler
-                    .law(prefix, rows.row(i))
-                    .map_err(|source| Error::Row { position: tokens.len(), source })?;
+                let law = question.sampler.law(prefix, rows.row(i));
+                let law = law.map_err(|source| Error::Row { position: tokens.len(), source })?;
                 if law.weight(text[i]) == 0 || question.ends(&text[..i]) {
                     impossible += 1;
                     break;
@@ -373,7 +383,8 @@ impl Tally<'_> {
             }
             impossible += u64::from(!question.ends(text));
         }
-        Ok(impossible)
+        self.counts.impossible += impossible;
+        Ok(())
     }
 }
 

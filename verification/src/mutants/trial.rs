@@ -15,7 +15,7 @@ use crate::{
     battery::scene,
     e_value::{EValue, concentration, critical_chi_square, critical_chi_square_at},
     exact::paths::{Exact, distance, try_enumerate},
-    goodness::{Cells, Counts, pearson},
+    goodness::{Cells, Counts, LEAST_EXPECTED, pearson},
     power::{noncentrality_for, noncentrality_per_sample, power},
     scene::Stage,
 };
@@ -80,53 +80,25 @@ impl MutantResult {
 pub fn try_mutant(mutant: &Mutant, trial: &Trial) -> Result<MutantResult, Error> {
     let scene = scene(mutant.scene);
     let target = scene.target_law()?;
-    let float = |law: &Exact<Vec<Token>>| -> BTreeMap<Vec<Token>, f64> {
-        law.iter().map(|(text, p)| (text.clone(), p.to_f64().unwrap_or(0.0))).collect()
+    let least = (LEAST_EXPECTED / trial.samples as f64).max(1.0 / 128.0);
+    let cells = Cells::new(&floats(&target), least);
+    let df = cells.probabilities().len() - 1;
+    let mut stage = scene.stage(Some(mutant.plug))?;
+    let known = match mutant.enumerable {
+        true => walked(&mut stage, &target, &cells)?,
+        false => piloted(&mut stage, &cells, trial)?,
     };
-    let expected = float(&target);
-    let cells = Cells::new(&expected, (50.0 / trial.samples as f64).max(1.0 / 128.0));
-    let p = cells.probabilities().to_vec();
-    let df = p.len() - 1;
     // Suits rejections between a thousand and a hundred thousand texts.
     let mixture = concentration(10_000, df, trial.alpha);
-    let critical = critical_chi_square_at(trial.samples as f64 / mixture, df, trial.alpha);
-
-    let mut stage = scene.stage(Some(mutant.plug))?;
-    let (mut tv, mut paths, mut per_sample) = (None, None, None);
-    if mutant.enumerable {
-        let walk =
-            try_enumerate(|noise| Ok::<_, Error>(stage.run(Seed::default(), noise)?.tokens))?;
-        let found = distance(&walk.law, &target).to_f64().unwrap_or(0.0);
-        // Exact equality decides; the distance is for people.
-        tv = Some(if walk.law == target { 0.0 } else { found.max(f64::MIN_POSITIVE) });
-        paths = Some(walk.paths);
-        let mut alternative = vec![0.0; p.len()];
-        let mut impossible = 0.0;
-        for (text, probability) in float(&walk.law) {
-            match cells.of(&text) {
-                Some(cell) => alternative[cell] += probability,
-                None => impossible += probability,
-            }
-        }
-        per_sample = Some((noncentrality_per_sample(&p, &alternative), impossible));
-    }
-    if per_sample.is_none() {
-        let counts = sample(&mut stage, &cells, trial.seed ^ 0x7069_6c6f_7400, trial.pilot)?;
-        let n = trial.pilot as f64;
-        let excess = (pearson(&p, &counts.cells).value - df as f64) / n;
-        per_sample = Some((excess.max(0.0), counts.impossible as f64 / n));
-    }
-    let (lambda, impossible) = per_sample.unwrap_or_default();
     let n = trial.samples as f64;
-    let predicted = power(critical, df, lambda * n).max(1.0 - (1.0 - impossible).powf(n));
-    let needed = needed_samples(df, trial.alpha, lambda, impossible);
-
-    let mut samples = None;
-    if predicted > 0.5 {
-        samples = caught_at(&mut stage, &cells, mixture, trial)?;
-    }
-    let walked = tv.is_some_and(|tv| tv > 0.0);
-    let caught_by = match (walked, samples.is_some()) {
+    let critical = critical_chi_square_at(n / mixture, df, trial.alpha);
+    let by_law = power(critical, df, known.lambda * n);
+    let predicted = by_law.max(1.0 - (1.0 - known.impossible).powf(n));
+    let samples = match predicted > 0.5 {
+        true => caught_at(&mut stage, &cells, mixture, trial)?,
+        false => None,
+    };
+    let caught_by = match (known.tv.is_some_and(|tv| tv > 0.0), samples.is_some()) {
         (true, true) => Some("enumeration, sampled e-value"),
         (true, false) => Some("enumeration"),
         (false, true) => Some("sampled e-value"),
@@ -137,13 +109,72 @@ pub fn try_mutant(mutant: &Mutant, trial: &Trial) -> Result<MutantResult, Error>
         caught_by: caught_by.map(str::to_owned),
         samples,
         power: Some(predicted),
-        needed_samples: needed,
-        tv,
-        paths,
+        needed_samples: needed_samples(df, trial.alpha, known.lambda, known.impossible),
+        tv: known.tv,
+        paths: known.paths,
         seam: mutant.plug.seam().to_owned(),
         seen: mutant.seen.to_owned(),
         scene: scene.name,
     })
+}
+
+fn floats(law: &Exact<Vec<Token>>) -> BTreeMap<Vec<Token>, f64> {
+    law.iter().map(|(text, p)| (text.clone(), p.to_f64().unwrap_or(0.0))).collect()
+}
+
+/// What is known of a mutant's law before it is sampled.
+struct Known {
+    tv: Option<f64>,
+    paths: Option<u64>,
+    /// The noncentrality of one text on the cells.
+    lambda: f64,
+    /// The probability of a text that must not occur.
+    impossible: f64,
+}
+
+/// By a walk over all paths.
+fn walked(
+    stage: &mut Stage<'_>,
+    target: &Exact<Vec<Token>>,
+    cells: &Cells<Vec<Token>>,
+) -> Result<Known, Error> {
+    let walk = try_enumerate(|noise| Ok::<_, Error>(stage.run(Seed::default(), noise)?.tokens))?;
+    let p = cells.probabilities();
+    let (mut alternative, mut impossible) = (vec![0.0; p.len()], 0.0);
+    for (text, probability) in floats(&walk.law) {
+        match cells.of(&text) {
+            Some(cell) => alternative[cell] += probability,
+            None => impossible += probability,
+        }
+    }
+    // Exact equality decides; the distance is for people. A walk in which a key was spent twice is of no
+    // law at all, and catches nothing.
+    let found = distance(&walk.law, target).to_f64().unwrap_or(0.0);
+    let tv = if walk.law == *target { 0.0 } else { found.max(f64::MIN_POSITIVE) };
+    Ok(Known {
+        tv: walk.spent_twice.is_none().then_some(tv),
+        paths: Some(walk.paths),
+        lambda: noncentrality_per_sample(p, &alternative),
+        impossible,
+    })
+}
+
+/// By a pilot of sampled texts of their own seed: X² exceeds its degrees of freedom by nλ on average.
+fn piloted(
+    stage: &mut Stage<'_>,
+    cells: &Cells<Vec<Token>>,
+    trial: &Trial,
+) -> Result<Known, Error> {
+    let p = cells.probabilities();
+    let mut counts = Counts::new(p.len());
+    let seed = trial.seed ^ 0x7069_6c6f_7400;
+    for sequence in 0..trial.pilot {
+        counts.add(cells.of(&stage.run(Seed { seed, sequence }, &mut ChaCha)?.tokens));
+    }
+    let n = trial.pilot.max(1) as f64;
+    let x2 = pearson(p, &counts.cells);
+    let lambda = ((x2.value - x2.df as f64) / n).max(0.0);
+    Ok(Known { tv: None, paths: None, lambda, impossible: counts.impossible as f64 / n })
 }
 
 fn needed_samples(df: usize, alpha: f64, lambda: f64, impossible: f64) -> Option<u64> {
@@ -158,20 +189,6 @@ fn needed_samples(df: usize, alpha: f64, lambda: f64, impossible: f64) -> Option
         (a, b) => a.or(b),
     };
     needed.map(|n| n.ceil() as u64)
-}
-
-fn sample(
-    stage: &mut Stage<'_>,
-    cells: &Cells<Vec<Token>>,
-    seed: u64,
-    n: u64,
-) -> Result<Counts, Error> {
-    let mut counts = Counts::new(cells.probabilities().len());
-    for sequence in 0..n {
-        let text = stage.run(Seed { seed, sequence }, &mut ChaCha)?.tokens;
-        counts.add(cells.of(&text));
-    }
-    Ok(counts)
 }
 
 /// The number of texts after which the e-value rejects.
