@@ -1,6 +1,6 @@
 //! [`Plan`]: which checks a run makes.
 
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use draftproof_decode::{
     Decimal, Settings,
@@ -127,6 +127,17 @@ pub struct Plan {
     pub samples: Option<u64>,
     /// The seed of all noise. The verdicts do not depend on it but with the stated probability.
     pub seed: u64,
+}
+
+/// Which real models there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Models {
+    /// None: tables only.
+    None,
+    /// A target without a draft model.
+    Target,
+    /// A pair.
+    Pair,
 }
 
 /// What drafts for the real pair.
@@ -288,9 +299,9 @@ impl GridCell {
 }
 
 impl Plan {
-    /// All tasks of the plan, whatever the shard; with a pair if `pair` is true.
+    /// All tasks of the plan, whatever the shard.
     #[must_use]
-    pub fn tasks(&self, pair: bool) -> Vec<Task> {
+    pub fn tasks(&self, models: Models) -> Vec<Task> {
         let mut tasks = Vec::new();
         let level = self.level;
         if matches!(level, Level::Quick | Level::Exact | Level::All) {
@@ -306,9 +317,15 @@ impl Plan {
             let scenes = battery::scenes().into_iter();
             tasks.extend(scenes.map(|scene| Task::Toy { scene: scene.name, samples }));
         }
-        if pair && matches!(level, Level::Quick | Level::Model | Level::All) {
+        if models != Models::None && matches!(level, Level::Quick | Level::Model | Level::All) {
             tasks.push(Task::Equality);
-            let cells = if level == Level::Quick { self.quick_grid() } else { self.whole_grid() };
+            let mut cells =
+                if level == Level::Quick { self.quick_grid() } else { self.whole_grid() };
+            if models == Models::Target {
+                cells.iter_mut().for_each(|cell| cell.draft = DraftKind::Ngram);
+                let mut known = BTreeSet::new();
+                cells.retain(|cell| known.insert(cell.name()));
+            }
             tasks.extend(cells.into_iter().map(Task::Cell));
         }
         if self.mutants || level == Level::All {
@@ -319,15 +336,15 @@ impl Plan {
 
     /// The number of statistical checks of the whole plan.
     #[must_use]
-    pub fn family(&self, pair: bool) -> usize {
-        self.tasks(pair).iter().map(Task::tests).sum()
+    pub fn family(&self, models: Models) -> usize {
+        self.tasks(models).iter().map(Task::tests).sum()
     }
 
     /// The tasks of this plan's shard: every `count`-th, so that shards take about equally long.
     #[must_use]
-    pub fn shard_tasks(&self, pair: bool) -> Vec<Task> {
+    pub fn shard_tasks(&self, models: Models) -> Vec<Task> {
         let Shard { index, count } = self.shard;
-        self.tasks(pair).into_iter().skip(index - 1).step_by(count).collect()
+        self.tasks(models).into_iter().skip(index - 1).step_by(count).collect()
     }
 
     /// Every value of every dimension of the grid, and every pair of temperature and filter, once; one

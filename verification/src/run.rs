@@ -4,7 +4,7 @@ use crate::{
     Error, battery,
     model::{FreshRows, Pair},
     mutants::{MUTANTS, Trial, try_mutant},
-    plan::{Level, Plan, Task},
+    plan::{Level, Models, Plan, Task},
     progress::Progress,
     report::{Report, Subject},
     toy,
@@ -28,8 +28,12 @@ pub fn run(
     mut pair: Option<&mut Pair<'_>>,
     progress: &mut dyn Progress,
 ) -> Result<Report, Error> {
-    let has_pair = pair.is_some();
-    if plan.level == Level::Model && !has_pair {
+    let models = match &pair {
+        None => Models::None,
+        Some(pair) if pair.draft.is_none() => Models::Target,
+        Some(_) => Models::Pair,
+    };
+    if plan.level == Level::Model && models == Models::None {
         return Err(Error::Plan("the level `model` needs a pair of models".to_owned()));
     }
     if let Some(samples) = plan.samples.filter(|&samples| samples < FEWEST_SAMPLES) {
@@ -37,7 +41,7 @@ pub fn run(
             "expected at least {FEWEST_SAMPLES} samples, fewer see nothing; found {samples}"
         )));
     }
-    let tasks = plan.shard_tasks(has_pair);
+    let tasks = plan.shard_tasks(models);
     let mut report = Report {
         subject: Subject {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -46,7 +50,7 @@ pub fn run(
             pair: pair.as_ref().map(|pair| pair.name.clone()),
             shard: plan.shard,
         },
-        family: plan.family(has_pair),
+        family: plan.family(models),
         ..Report::default()
     };
     let mut rows = FreshRows::default();

@@ -14,7 +14,7 @@ use draftproof_verification::{
     audit::{Samples, audit},
     model::{CachedModel, FreshRows, Place, Question, TextLaw},
     mutants::{MUTANTS, Plug},
-    plan::{DraftKind, GridCell, GridLength, Level, Shard, Task},
+    plan::{DraftKind, GridCell, GridLength, Level, Models, Shard, Task},
     report::Check,
     run,
     scene::Rule,
@@ -55,7 +55,7 @@ fn pair<'a>(target: &'a mut dyn LanguageModel, draft: &'a mut dyn LanguageModel)
     Pair {
         name: "two tables".to_owned(),
         target,
-        draft,
+        draft: Some(draft),
         prompt: prompt(),
         eos: vec![Token(0)],
         costs: CostModel { draft_step: 0.1, row: 0.2 },
@@ -101,11 +101,28 @@ fn quick_passes_and_sees_a_hundredth() {
     assert_eq!((target.open_sequences(), draft.open_sequences()), (0, 0));
 }
 
+/// Without a draft model prompt lookup drafts everywhere, and no cell is tested twice.
+#[test]
+fn a_target_alone_is_enough() {
+    let (mut target, mut unused) = (table(1), draft());
+    let mut alone = Pair { draft: None, ..pair(&mut target, &mut unused) };
+    let plan = Plan { samples: Some(1_000), ..Plan::default() };
+    let report = run(&plan, Some(&mut alone), &mut ()).expect("runs");
+    assert!(report.passed, "{}", report.table(120));
+    let names: Vec<&str> = report.checks.iter().map(|check| check.name.as_str()).collect();
+    let model = names.iter().filter(|name| name.starts_with("model/T"));
+    assert!(model.clone().count() > 15 && model.clone().all(|name| name.contains("/ngram/")));
+    let mut cell = cell(Rule::Block, DraftKind::Model, GridLength::Fixed(1), true);
+    cell.samples = 1_000;
+    let refused = alone.check_cell(&cell, 1, &mut FreshRows::default(), &mut ());
+    assert!(matches!(refused, Err(Error::Plan(_))));
+}
+
 /// The grid has every value of every dimension, and no cell twice.
 #[test]
 fn the_grid_is_whole() {
     let names = |level| {
-        let tasks = Plan { level, ..Plan::default() }.tasks(true);
+        let tasks = Plan { level, ..Plan::default() }.tasks(Models::Pair);
         tasks.iter().map(Task::name).collect::<Vec<_>>()
     };
     for level in [Level::Quick, Level::Exact, Level::Toy, Level::Model, Level::All] {
@@ -437,7 +454,7 @@ fn progress_is_told() {
     };
     let mut heard = Heard::default();
     let report = run(&plan, None, &mut heard).expect("runs");
-    assert_eq!(heard.tasks, plan.shard_tasks(false).len());
+    assert_eq!(heard.tasks, plan.shard_tasks(Models::None).len());
     assert_eq!((heard.checks, heard.mutants), (report.checks.len(), report.mutants.len()));
     assert!(heard.mutants > 0 && heard.samples.contains_key(&5_000));
 }

@@ -10,7 +10,7 @@ mod tree;
 use std::collections::BTreeSet;
 
 use draftproof_decode::{
-    Engine, LanguageModel, Limits, Listener, Sampler, Session, Settings, Token,
+    Engine, LanguageModel, Limits, Listener, Sampler, Session, Settings, TableModel, Token,
     dist::overlap_estimate,
     draft::{
         Drafter, NoDrafter,
@@ -48,8 +48,8 @@ pub struct Pair<'a> {
     pub name: String,
     /// The model whose law is claimed.
     pub target: &'a mut dyn LanguageModel,
-    /// The draft model.
-    pub draft: &'a mut dyn LanguageModel,
+    /// The draft model, if there is one; without it prompt lookup drafts in all cells.
+    pub draft: Option<&'a mut dyn LanguageModel>,
     /// What is continued; at least one token.
     pub prompt: Vec<Token>,
     /// Tokens that end a text.
@@ -157,6 +157,21 @@ impl Listener for Places {
     }
 }
 
+/// Stands where a draft model would, and is never asked.
+fn nothing() -> TableModel {
+    TableModel::new(1, 1, 1, |_| vec![0.0])
+}
+
+fn or<'d>(
+    draft: &'d mut Option<&mut dyn LanguageModel>,
+    nothing: &'d mut TableModel,
+) -> &'d mut dyn LanguageModel {
+    match draft {
+        Some(draft) => &mut **draft,
+        None => nothing,
+    }
+}
+
 /// Continues the prompt with the noise of each of `sequences`, company by company.
 fn continue_all(
     setup: &Setup<'_>,
@@ -214,6 +229,9 @@ impl Pair<'_> {
         rows: &mut FreshRows,
         progress: &mut dyn Progress,
     ) -> Result<Vec<Check>, Error> {
+        if cell.draft == DraftKind::Model && self.draft.is_none() {
+            return Err(Error::Plan(format!("{} needs a draft model", cell.name())));
+        }
         let sampler = Sampler::new(cell.settings(), self.target.vocab())?;
         let question = Question {
             sampler: &sampler,
@@ -237,7 +255,8 @@ impl Pair<'_> {
         let counts = Counts::new(law.cells().probabilities().len());
         let mut tally = Tally { law: &law, counts, behind: BTreeSet::new() };
         let mut places = Places::default();
-        let (target, draft) = (&mut *self.target, &mut *self.draft);
+        let mut nothing = nothing();
+        let (target, draft) = (&mut *self.target, or(&mut self.draft, &mut nothing));
         if cell.cached {
             let target = &mut CachedModel::new(target, self.cache_bytes);
             let draft = &mut CachedModel::new(draft, self.cache_bytes);
@@ -273,6 +292,7 @@ impl Pair<'_> {
             let sampler = Sampler::new(settings, self.target.vocab())?;
             let texts = if temperature == 0.0 { 1 } else { texts };
             let room = self.target.context().saturating_sub(self.prompt.len());
+            let has_draft = self.draft.is_some();
             let mut run = |draft, draft_len| {
                 let setup = Setup {
                     sampler: &sampler,
@@ -283,13 +303,15 @@ impl Pair<'_> {
                 };
                 let mut found = Vec::new();
                 let mut each = |_, text: &[Token]| found.push(text.to_vec());
-                let (target, drafter) = (&mut *self.target, &mut *self.draft);
-                continue_all(&setup, target, drafter, seed, 0..texts, &mut (), &mut each)?;
+                let mut nothing = nothing();
+                let (target, draft) = (&mut *self.target, or(&mut self.draft, &mut nothing));
+                continue_all(&setup, target, draft, seed, 0..texts, &mut (), &mut each)?;
                 Ok::<_, Error>(found)
             };
             let plain = run(None, DraftLength::Fixed(0))?;
             let (mut different, mut compared) = (0, 0);
-            for draft in [DraftKind::Model, DraftKind::Ngram] {
+            let drafts = [DraftKind::Ngram, DraftKind::Model];
+            for draft in drafts.into_iter().take(1 + usize::from(has_draft)) {
                 let lengths = [1, 4].map(DraftLength::Fixed);
                 for length in lengths.into_iter().chain([DraftLength::Auto(self.costs)]) {
                     let found = run(Some(draft), length)?;
