@@ -1,12 +1,12 @@
 //! Audit: samples of *another* engine against the exact law.
 //!
 //! The samples are continuations of one prompt, drawn independently, as JSON lines: an object with
-//! `tokens` (ids) or, if none of the lines has them, with `text`. The law is walked from the target model
-//! and the settings that the other engine claims to use.
+//! `tokens` (ids) or, if none of the lines has them, with `text`. The law is walked from the target
+//! model and the settings that the other engine claims to use.
 //!
-//! By ids a sample may be longer than L; its first L tokens count. By text each sample must be exactly L
-//! tokens of the engine long (or ended by EOS before, which the text does not show), and all ways to
-//! write a text with L tokens are one cell.
+//! By ids a sample may be longer than L; its first L tokens count. By text each sample must be
+//! exactly L tokens of the engine long (or ended by EOS before, which the text does not show), and
+//! all ways to write a text with L tokens are one cell.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -105,8 +105,8 @@ pub type Decode<'a> = &'a dyn Fn(&[Token]) -> String;
 /// Tests samples against the law of `question` under `target`: one check, and its report.
 ///
 /// # Errors
-/// If the model fails, a row has no law, a sample by ids is shorter than L without an EOS, or texts come
-/// without `decode`.
+/// If the model fails, a row has no law, a sample by ids is shorter than L without an EOS, or texts
+/// come without `decode`.
 pub fn audit(
     name: &str,
     question: &Question<'_>,
@@ -194,8 +194,8 @@ fn by_ids(
     Ok(counts)
 }
 
-/// The cells of texts: those of the leaves that are told apart, each with the probability of *all* its
-/// spellings, and one for every other text.
+/// The cells of texts: those of the leaves that are told apart, each with the probability of *all*
+/// its spellings, and one for every other text.
 fn by_text(
     question: &Question<'_>,
     rows: &mut FreshRows,

@@ -1,8 +1,8 @@
 //! The scenes that the levels `exact` and `toy` and the mutants run on.
 //!
-//! Vocabularies have four ids or more (with two, a wrong residual is right by accident), rows depend
-//! on the last two tokens, some tokens are impossible somewhere, texts may end inside a block, and a
-//! text takes several rounds.
+//! Vocabularies have four ids or more (with two, a wrong residual is right by accident), rows
+//! depend on the last two tokens, some tokens are impossible somewhere, texts may end inside a
+//! block, and a text takes several rounds.
 
 use draftproof_decode::{
     Decimal, Limits, Settings, TableModel, Token,
@@ -42,7 +42,8 @@ pub fn table(seed: u64) -> TableModel {
     })
 }
 
-/// A table without impossible tokens, of `levels` logits between 0 and `range`; few of them make ties.
+/// A table without impossible tokens, of `levels` logits between 0 and `range`; few of them make
+/// ties.
 #[must_use]
 pub fn full(seed: u64, levels: u64, range: f32) -> TableModel {
     TableModel::new(VOCAB, 64, 2, |last| {
@@ -74,7 +75,8 @@ fn decimal(text: &str) -> Decimal {
     text.parse().expect("a decimal")
 }
 
-/// A scene of `gamma + 2` tokens under the rejection rule with a draft model; others change parts of it.
+/// A scene of `gamma + 2` tokens under the rejection rule with a draft model; others change parts
+/// of it.
 #[must_use]
 pub fn plain(name: &str, gamma: usize) -> Scene {
     Scene {

@@ -5,9 +5,9 @@
 ///
 /// `TV(p̂, p) + ½·√((K−1)/n) + √(ln(1/δ) / (2n))`.
 ///
-/// Why: `TV(p', p) ≤ TV(p̂, p) + TV(p̂, p')`. One outcome moves `TV(p̂, p')` by at most `1/n`, so it
-/// exceeds its mean by more than the last term with probability at most δ (McDiarmid 1989), and its
-/// mean is at most `½ Σ √(p'_i(1−p'_i)/n) ≤ ½ √((K−1)/n)` (Jensen; Cauchy–Schwarz).
+/// Why: `TV(p', p) ≤ TV(p̂, p) + TV(p̂, p')`. One outcome moves `TV(p̂, p')` by at most `1/n`, so
+/// it exceeds its mean by more than the last term with probability at most δ (McDiarmid 1989), and
+/// its mean is at most `½ Σ √(p'_i(1−p'_i)/n) ≤ ½ √((K−1)/n)` (Jensen; Cauchy–Schwarz).
 ///
 /// `empirical` is `TV(p̂, p)` with all impossible outcomes counted in full.
 ///

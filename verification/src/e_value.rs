@@ -1,8 +1,8 @@
 //! The gate: an e-value that holds at every sample size.
 //!
-//! Under the hypothesis that outcomes follow `p`, the expectation of an *e-value* is at most 1, so it
-//! reaches `1/α` with probability at most α (Markov; for a sequence looked at after every outcome:
-//! Ville 1939). Nothing is asymptotic, so no cell is too small and no n too low.
+//! Under the hypothesis that outcomes follow `p`, the expectation of an *e-value* is at most 1, so
+//! it reaches `1/α` with probability at most α (Markov; for a sequence looked at after every
+//! outcome: Ville 1939). Nothing is asymptotic, so no cell is too small and no n too low.
 //!
 //! # Formula
 //! The likelihood ratio of a Dirichlet mixture against p, with `a_i = A·p_i`:
@@ -74,7 +74,8 @@ impl EValue {
         self.ln
     }
 
-    /// The largest `ln M` so far: under the hypothesis it exceeds `ln(1/α)` with probability at most α.
+    /// The largest `ln M` so far: under the hypothesis it exceeds `ln(1/α)` with probability at
+    /// most α.
     #[must_use]
     pub fn largest_ln(&self) -> f64 {
         self.largest

@@ -1,11 +1,13 @@
 //! Many tests at once: Holm's step-down rule.
 
-/// Which hypotheses Holm's rule rejects, so that the probability of *any* false rejection is at most
-/// `alpha`, whatever the dependence between the tests (Holm 1979), and the level each was held to.
+/// Which hypotheses Holm's rule rejects, so that the probability of *any* false rejection is at
+/// most `alpha`, whatever the dependence between the tests (Holm 1979), and the level each was held
+/// to.
 ///
 /// The p-values are sorted; the i-th smallest of m (from 0) is held to `alpha / (m − i)`, and the
-/// first that is not rejected ends the rejections. `family` is m; it may exceed the number of values
-/// when the rest of the family was tested elsewhere (on another shard): then the rule is stricter.
+/// first that is not rejected ends the rejections. `family` is m; it may exceed the number of
+/// values when the rest of the family was tested elsewhere (on another shard): then the rule is
+/// stricter.
 ///
 /// ```
 /// use draftproof_verification::family::holm;

@@ -2,7 +2,8 @@
 //!
 //! # The claim
 //! Given the logits that the target computed, the emitted tokens follow *exactly* the law that the
-//! sampler contract makes of them, whatever the draft, the draft length and the rule of verification.
+//! sampler contract makes of them, whatever the draft, the draft length and the rule of
+//! verification.
 //!
 //! # How it is shown
 //! | level | what is run | what it is compared with | module |
@@ -11,11 +12,11 @@
 //! | `toy` | the real loop with the noise of production on table models | the exact joint law, per place too, and of acceptances | [`toy`] |
 //! | `model` | the real loop on a real pair | the joint law walked through the target's prefix tree | [`model`] |
 //!
-//! Sampled checks decide by an [`e_value`]: its false-alarm rate holds at every sample size, and Holm's
-//! rule ([`family`]) keeps it over the whole run. Each states the smallest deviation it would have seen
-//! ([`power`]) and a certified [`bound`]. A check that cannot fail proves nothing, so the same checks
-//! must catch every wrong sampler of [`mutants`]. [`audit`] puts samples of *another* engine to the same
-//! test.
+//! Sampled checks decide by an [`e_value`]: its false-alarm rate holds at every sample size, and
+//! Holm's rule ([`family`]) keeps it over the whole run. Each states the smallest deviation it
+//! would have seen ([`power`]) and a certified [`bound`]. A check that cannot fail proves nothing,
+//! so the same checks must catch every wrong sampler of [`mutants`]. [`audit`] puts samples of
+//! *another* engine to the same test.
 //!
 //! # Example
 //! ```

@@ -291,7 +291,8 @@ impl Task {
 }
 
 impl GridCell {
-    /// Whether acceptance by place is checked against Σ min(p, q): that is the rejection rule's law.
+    /// Whether acceptance by place is checked against Σ min(p, q): that is the rejection rule's
+    /// law.
     #[must_use]
     pub fn has_acceptance(&self) -> bool {
         self.rule == Rule::Rejection
@@ -347,8 +348,8 @@ impl Plan {
         self.tasks(models).into_iter().skip(index - 1).step_by(count).collect()
     }
 
-    /// Every value of every dimension of the grid, and every pair of temperature and filter, once; one
-    /// cell with samples enough to see a shift of 0.01; and one without the cache.
+    /// Every value of every dimension of the grid, and every pair of temperature and filter, once;
+    /// one cell with samples enough to see a shift of 0.01; and one without the cache.
     fn quick_grid(&self) -> Vec<GridCell> {
         let mut cells = Vec::new();
         for (t, &temperature) in TEMPERATURES.iter().enumerate() {

@@ -12,8 +12,9 @@ use crate::{e_value::critical_chi_square, goodness::chi_square_quantile};
 /// `lambda` is at most `x`.
 ///
 /// `Σ_j Poisson(j; λ/2) · P(df/2 + j, x/2)`: a Poisson mixture of central laws (Johnson, Kotz and
-/// Balakrishnan, *Continuous Univariate Distributions* 2, eq. 29.3). The regularised gamma functions come
-/// from one of them by `P(a, y) = P(a+1, y) + y^a e^{-y}/Γ(a+1)`, downwards, where all terms add.
+/// Balakrishnan, *Continuous Univariate Distributions* 2, eq. 29.3). The regularised gamma
+/// functions come from one of them by `P(a, y) = P(a+1, y) + y^a e^{-y}/Γ(a+1)`, downwards, where
+/// all terms add.
 #[must_use]
 pub fn noncentral_cdf(x: f64, df: usize, lambda: f64) -> f64 {
     if x <= 0.0 {
@@ -63,8 +64,8 @@ pub fn noncentrality_for(critical: f64, df: usize, power: f64) -> f64 {
     high
 }
 
-/// `λ(df, α, power)`: the noncentrality that a chi-square test of level `alpha` sees with probability
-/// `power`.
+/// `λ(df, α, power)`: the noncentrality that a chi-square test of level `alpha` sees with
+/// probability `power`.
 ///
 /// ```
 /// use draftproof_verification::power::noncentrality;

@@ -14,7 +14,8 @@ pub trait Progress {
         let _ = (done, all);
     }
 
-    /// A check is done. Its verdict is final only in the report, since Holm's rule looks at all of them.
+    /// A check is done. Its verdict is final only in the report, since Holm's rule looks at all of
+    /// them.
     fn check(&mut self, check: &Check) {
         let _ = check;
     }

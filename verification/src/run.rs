@@ -21,8 +21,8 @@ pub const FEWEST_SAMPLES: u64 = 500;
 /// A check that fails is no error: it stands in the report.
 ///
 /// # Errors
-/// If the engine or a model fails, a row has no law, the pair's prompt leaves no room, the level needs a
-/// pair and there is none, or the samples are too few to see anything.
+/// If the engine or a model fails, a row has no law, the pair's prompt leaves no room, the level
+/// needs a pair and there is none, or the samples are too few to see anything.
 pub fn run(
     plan: &Plan,
     mut pair: Option<&mut Pair<'_>>,
@@ -80,8 +80,8 @@ pub fn run(
     Ok(report)
 }
 
-/// A seed for each task, so that tasks are independent and a task is the same on every shard (FNV-1a of
-/// its name).
+/// A seed for each task, so that tasks are independent and a task is the same on every shard
+/// (FNV-1a of its name).
 fn own_seed(seed: u64, task: &str) -> u64 {
     task.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -1,7 +1,7 @@
 //! [`Scene`]: a small world in which everything is known: tables for models, a contract, a rule.
 //!
-//! The checks of the levels `exact` and `toy` run the *real* loop on scenes, and the mutants run the
-//! same loop on the same scenes with one part replaced.
+//! The checks of the levels `exact` and `toy` run the *real* loop on scenes, and the mutants run
+//! the same loop on the same scenes with one part replaced.
 
 use std::collections::BTreeMap;
 
@@ -155,8 +155,8 @@ impl Scene {
         Ok(Sampler::new(self.settings.clone(), self.target.vocab())?)
     }
 
-    /// The exact law of the texts that plain sampling of the target gives: by its definition, one law
-    /// after the other, without the engine.
+    /// The exact law of the texts that plain sampling of the target gives: by its definition, one
+    /// law after the other, without the engine.
     ///
     /// # Errors
     /// If a row has no law.

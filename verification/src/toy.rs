@@ -1,15 +1,15 @@
 //! Level `toy`: sampled laws on table models, through the real loop with the noise of production.
 //!
-//! What enumeration cannot see is the noise itself: it takes every key for fresh. Here texts are drawn
-//! with ChaCha20, and checked are
-//! - the **joint** law of `gamma + 2` tokens or more, over several rounds, with rows that depend on what
-//!   came before (a wrong block residual leaves every first token right);
+//! What enumeration cannot see is the noise itself: it takes every key for fresh. Here texts are
+//! drawn with ChaCha20, and checked are
+//! - the **joint** law of `gamma + 2` tokens or more, over several rounds, with rows that depend on
+//!   what came before (a wrong block residual leaves every first token right);
 //! - the law of the number of accepted tokens, round by round;
 //! - for each place of the block, the law of (what came before, the token there) at the first time
 //!   the text reaches that place: a fault at one place cannot hide in the others.
 //!
-//! The target's law comes from its definition; the laws of acceptances and places come from a walk over
-//! all paths, whose texts the level `exact` compares with the target's law.
+//! The target's law comes from its definition; the laws of acceptances and places come from a walk
+//! over all paths, whose texts the level `exact` compares with the target's law.
 
 use std::collections::BTreeMap;
 
@@ -37,8 +37,8 @@ const MOST_CELLS: f64 = 128.0;
 /// The level for which the e-values' mixtures are chosen: that of one test among a few hundred.
 pub(crate) const TUNED_FOR: f64 = FALSE_ALARM / 256.0;
 
-/// What the text was when it first reached a place of a block, and the token there; none if it never
-/// did.
+/// What the text was when it first reached a place of a block, and the token there; none if it
+/// never did.
 type Reached = Option<(Vec<Token>, Token)>;
 
 /// The number of statistical checks of a scene.
@@ -94,8 +94,8 @@ fn reached(continuation: &Continuation, prompt_and: usize, place: usize) -> Reac
 
 /// Samples `samples` texts of the scene and checks their laws.
 ///
-/// With a `plug` the texts are a mutant's, and the laws stay those of the engine: the negative control of
-/// each check.
+/// With a `plug` the texts are a mutant's, and the laws stay those of the engine: the negative
+/// control of each check.
 ///
 /// # Errors
 /// If the engine fails.

@@ -51,8 +51,8 @@ fn what_keeps_the_law_passes() {
     }
 }
 
-/// Each kind of sampled check has its mutant: the joint law, the accepted tokens, and every place of the
-/// block (a fault at the block's end shows at its end).
+/// Each kind of sampled check has its mutant: the joint law, the accepted tokens, and every place
+/// of the block (a fault at the block's end shows at its end).
 #[test]
 fn each_kind_of_check_fails_on_some_mutant() {
     let failed = |name: &str| {

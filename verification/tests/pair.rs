@@ -142,7 +142,8 @@ fn the_grid_is_whole() {
     assert_eq!(names(Level::Model).len(), 1 + 3 * 5 * 3 * 2 * 3 + 6 + 1);
 }
 
-/// Shards are disjoint, and together they are the whole: the merged report is the report of one run.
+/// Shards are disjoint, and together they are the whole: the merged report is the report of one
+/// run.
 #[test]
 fn shards_add_up() {
     let plan = Plan { level: Level::Toy, samples: Some(3_000), ..Plan::default() };
@@ -188,8 +189,8 @@ fn cache_bugs_show_through_the_cache_of_rows() {
     assert_eq!(tried, 3);
 }
 
-/// A target whose rows are right alone and wrong in company: the cache hides it, and the run without
-/// finds it.
+/// A target whose rows are right alone and wrong in company: the cache hides it, and the run
+/// without finds it.
 #[test]
 fn the_run_without_the_cache_sees_mixed_sequences() {
     let check = |cached| {
@@ -246,8 +247,8 @@ impl LanguageModel for Mixing {
     }
 }
 
-/// The cache of rows obeys the laws of a model, serves the very rows of the model, and computes each
-/// once.
+/// The cache of rows obeys the laws of a model, serves the very rows of the model, and computes
+/// each once.
 #[test]
 fn cached_rows_are_the_models() {
     let mut inner = table(1);

@@ -132,7 +132,8 @@ fn files_are_written_and_read_back() {
 }
 
 /// A reader of XML that knows elements, attributes and the five entities: enough to see that every
-/// element is closed where it should be and nothing is left unescaped. Returns the element names in order.
+/// element is closed where it should be and nothing is left unescaped. Returns the element names in
+/// order.
 fn elements(xml: &str) -> Vec<String> {
     let (mut names, mut open, mut rest) = (Vec::new(), Vec::new(), xml);
     while let Some(start) = rest.find('<') {

@@ -181,8 +181,8 @@ fn the_stated_power_is_had() {
     assert!(agreed >= 390, "{agreed} of 400");
 }
 
-/// Under the null the e-value passes 1/α in no more than α of the runs: at α = 0.05, of 2 000 runs 100 are
-/// expected at most; 180 is 8 deviations more.
+/// Under the null the e-value passes 1/α in no more than α of the runs: at α = 0.05, of 2 000 runs
+/// 100 are expected at most; 180 is 8 deviations more.
 #[test]
 fn the_stated_level_is_kept() {
     let mut uniform = Uniform::new(5);
@@ -238,9 +238,9 @@ fn pools() {
     assert_eq!(Cells::new(&few, 0.05).probabilities(), [0.9, 0.1]);
 }
 
-/// The meta-test: texts of the real engine, a nearly continuous statistic, 1 000 seeds. Its p-values are
-/// uniform (Kolmogorov and Smirnov; false alarm 1e-6), and those of the same counts against a law that is
-/// off by 0.03 are not.
+/// The meta-test: texts of the real engine, a nearly continuous statistic, 1 000 seeds. Its
+/// p-values are uniform (Kolmogorov and Smirnov; false alarm 1e-6), and those of the same counts
+/// against a law that is off by 0.03 are not.
 #[test]
 fn p_values_are_uniform_under_the_null() {
     const TEXTS: u64 = 600;

@@ -1,9 +1,9 @@
 //! Level `exact`: **every** path of the real loop on table models, as exact rationals.
 //!
 //! The emitted law must equal the target's with `==`, whatever the draft, the draft length and the
-//! settings are. Nothing is sampled and nothing is rounded, so there is no tolerance and no false alarm.
-//! The coupled rule, whose noise has no finite tree of choices, must give the same text bit for bit
-//! with any draft; its law is sampled at the level `toy`.
+//! settings are. Nothing is sampled and nothing is rounded, so there is no tolerance and no false
+//! alarm. The coupled rule, whose noise has no finite tree of choices, must give the same text bit
+//! for bit with any draft; its law is sampled at the level `toy`.
 
 pub mod paths;
 
@@ -228,8 +228,8 @@ fn whole_runs(scene: &Scene) -> Result<Walk<Vec<Token>>, Error> {
     try_enumerate(|noise| Ok(stage.run(Seed::default(), noise)?.tokens))
 }
 
-/// The law of whole texts by walking every path of one round from every text that a round can leave,
-/// and composing: the same claim where whole runs have too many paths.
+/// The law of whole texts by walking every path of one round from every text that a round can
+/// leave, and composing: the same claim where whole runs have too many paths.
 fn round_by_round(scene: &Scene) -> Result<Walk<Vec<Token>>, Error> {
     let mut stage = scene.stage(None)?;
     let (mut law, mut paths, mut spent_twice) = (Exact::new(), 0, None);

@@ -19,11 +19,11 @@ pub type Exact<T> = BTreeMap<T, BigRational>;
 /// Runs `run` once for every sequence of random choices it can meet, and adds up the exact
 /// probabilities of its outcomes.
 ///
-/// Each run follows the choices of the last one up to the deepest that has an option left, takes the
-/// next option there, and first options after it: a depth-first walk of the tree of choices.
+/// Each run follows the choices of the last one up to the deepest that has an option left, takes
+/// the next option there, and first options after it: a depth-first walk of the tree of choices.
 ///
-/// The walk takes for granted that noise is fresh. A key that is asked for twice on one path is one choice
-/// and not two, so the law would be worth nothing: see [`Walk::spent_twice`].
+/// The walk takes for granted that noise is fresh. A key that is asked for twice on one path is one
+/// choice and not two, so the law would be worth nothing: see [`Walk::spent_twice`].
 ///
 /// # Errors
 /// The first error of `run`.

@@ -29,10 +29,10 @@ pub struct Cells<T> {
 impl<T: Ord + Clone> Cells<T> {
     /// Cells of probability at least `least` each (if the law has that much in all).
     ///
-    /// Outcomes that have it are cells of their own. The others are pooled with their neighbours in the
-    /// outcomes' order (texts that begin alike are neighbours), so that what is left of a subtree stays
-    /// together; the last pool that stays too small joins the one before. Outcomes of probability 0
-    /// are in no cell.
+    /// Outcomes that have it are cells of their own. The others are pooled with their neighbours in
+    /// the outcomes' order (texts that begin alike are neighbours), so that what is left of a
+    /// subtree stays together; the last pool that stays too small joins the one before. Outcomes of
+    /// probability 0 are in no cell.
     #[must_use]
     pub fn new(law: &BTreeMap<T, f64>, least: f64) -> Self {
         let mut cells = Self { index: BTreeMap::new(), probabilities: Vec::new(), single: 0 };
@@ -145,8 +145,8 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// Compares counts with the probabilities of their cells; the gate's concentration is the one that
-    /// suits a test at level `alpha`.
+    /// Compares counts with the probabilities of their cells; the gate's concentration is the one
+    /// that suits a test at level `alpha`.
     #[must_use]
     pub fn new(p: &[f64], counts: &Counts, alpha: f64) -> Self {
         let n = counts.total();

@@ -1,10 +1,10 @@
 //! Goodness of fit: do counts look like draws from a known law?
 //!
-//! The verdict is the [e-value](crate::e_value)'s, whose level is exact. The classical statistics stand
-//! beside it; their p-values are asymptotic and are computed on cells that expect
-//! [`LEAST_EXPECTED`] outcomes or more. Cells are pooled **from p only**: pooling by counts would look
-//! at the data, and could hide an outcome that must not occur. An outcome of probability 0 belongs to
-//! no cell; one is enough to reject.
+//! The verdict is the [e-value](crate::e_value)'s, whose level is exact. The classical statistics
+//! stand beside it; their p-values are asymptotic and are computed on cells that expect
+//! [`LEAST_EXPECTED`] outcomes or more. Cells are pooled **from p only**: pooling by counts would
+//! look at the data, and could hide an outcome that must not occur. An outcome of probability 0
+//! belongs to no cell; one is enough to reject.
 
 mod cells;
 
@@ -13,8 +13,8 @@ use statrs::function::gamma::{gamma_ur, ln_gamma};
 
 pub use cells::{Cells, Counts, Fit};
 
-/// The smallest expectation of a cell: then chi-square p-values hold far into the tail. (At 5 the true
-/// level of a nominal 1e-3 on 64 cells is several times that.)
+/// The smallest expectation of a cell: then chi-square p-values hold far into the tail. (At 5 the
+/// true level of a nominal 1e-3 on 64 cells is several times that.)
 pub const LEAST_EXPECTED: f64 = 50.0;
 
 /// The probability that a chi-square with `df` degrees of freedom exceeds `x`.
@@ -92,8 +92,9 @@ pub fn likelihood_ratio(p: &[f64], counts: &[u64]) -> Statistic {
     Statistic { value, df: p.len().saturating_sub(1) }
 }
 
-/// Whether two samples follow one law: `Σ (a√(m/n) − b√(n/m))²/(a+b)` over the cells that occurred, n
-/// and m the sizes, with one degree of freedom less than such cells (Press et al., *Numerical Recipes*, §14.3).
+/// Whether two samples follow one law: `Σ (a√(m/n) − b√(n/m))²/(a+b)` over the cells that occurred,
+/// n and m the sizes, with one degree of freedom less than such cells (Press et al., *Numerical
+/// Recipes*, §14.3).
 ///
 /// # Panics
 /// If the two differ in length.
@@ -117,8 +118,8 @@ pub fn homogeneity(a: &[u64], b: &[u64]) -> Statistic {
 
 /// The Kolmogorov–Smirnov statistic `√n · sup |F̂ − F|` on cells in id order, and its p-value.
 ///
-/// For a discrete law the p-value is conservative (Conover 1972): the test is exact or too mild, never
-/// too strict. It sees shifts along the ids that X² spreads over many cells.
+/// For a discrete law the p-value is conservative (Conover 1972): the test is exact or too mild,
+/// never too strict. It sees shifts along the ids that X² spreads over many cells.
 ///
 /// # Panics
 /// If `p` and `counts` differ in length.
@@ -163,11 +164,11 @@ fn ln_multinomial(p: &[f64], counts: &[u64]) -> f64 {
     ln_gamma(n + 1.0) + parts
 }
 
-/// The exact multinomial p-value: the probability of all count vectors that are at most as probable as
-/// this one. `None` if there are more than `limit` vectors.
+/// The exact multinomial p-value: the probability of all count vectors that are at most as probable
+/// as this one. `None` if there are more than `limit` vectors.
 ///
-/// Vectors whose probabilities differ by less than 1e-9 (relative) count as equally probable, so that
-/// rounding cannot make the p-value too small.
+/// Vectors whose probabilities differ by less than 1e-9 (relative) count as equally probable, so
+/// that rounding cannot make the p-value too small.
 ///
 /// # Panics
 /// If `p` and `counts` differ in length.
@@ -207,8 +208,8 @@ fn each_vector(vector: &mut Vec<u64>, cell: usize, left: u64, each: &mut impl Fn
     }
 }
 
-/// The Monte-Carlo multinomial p-value `(1 + #{G* ≥ G}) / (B + 1)` from B simulated samples: valid at
-/// every n and B (Dwass 1957; Davison and Hinkley 1997, §4.2), never below `1/(B + 1)`.
+/// The Monte-Carlo multinomial p-value `(1 + #{G* ≥ G}) / (B + 1)` from B simulated samples: valid
+/// at every n and B (Dwass 1957; Davison and Hinkley 1997, §4.2), never below `1/(B + 1)`.
 ///
 /// # Panics
 /// If `p` and `counts` differ in length.
@@ -237,8 +238,8 @@ pub fn monte_carlo_multinomial(p: &[f64], counts: &[u64], draws: u64, seed: u64)
     (1 + as_large) as f64 / (draws + 1) as f64
 }
 
-/// Uniforms for simulations of the statistics themselves (SplitMix64, Steele et al. 2014): unlike the
-/// engine's noise they need to be neither addressed nor cryptographic.
+/// Uniforms for simulations of the statistics themselves (SplitMix64, Steele et al. 2014): unlike
+/// the engine's noise they need to be neither addressed nor cryptographic.
 #[derive(Clone, Debug)]
 pub struct Uniform(u64);
 

@@ -11,17 +11,17 @@ use draftproof_decode::{
 ///
 /// # What is cached, and what is not
 /// Only the map from a prefix to its row of logits. Everything else happens as in production: the
-/// loop opens, forks, cuts and closes sequences, asks for the rows of whole blocks, and the contract,
-/// the drafter and the rule work on every row anew.
+/// loop opens, forks, cuts and closes sequences, asks for the rows of whole blocks, and the
+/// contract, the drafter and the rule work on every row anew.
 ///
 /// # Why cache bugs still show
-/// A row that is not known yet is computed by the model in *one* long-lived sequence of its own, which
-/// is cut back to the common beginning and extended by the very pass the engine asked for, several rows
-/// at once. So every remembered row was computed after cuts, from a cache with a history; if such a
-/// row is wrong, it stays wrong for all samples through that prefix. The law that the samples are
-/// compared with is walked apart, from sequences that were never cut. What the cache does hide is a row
-/// that is right the first time and wrong later, and several sequences in one pass: a smaller run without
-/// the cache looks for those.
+/// A row that is not known yet is computed by the model in *one* long-lived sequence of its own,
+/// which is cut back to the common beginning and extended by the very pass the engine asked for,
+/// several rows at once. So every remembered row was computed after cuts, from a cache with a
+/// history; if such a row is wrong, it stays wrong for all samples through that prefix. The law
+/// that the samples are compared with is walked apart, from sequences that were never cut. What the
+/// cache does hide is a row that is right the first time and wrong later, and several sequences in
+/// one pass: a smaller run without the cache looks for those.
 #[derive(Debug)]
 pub struct CachedModel<'m> {
     inner: &'m mut dyn LanguageModel,

@@ -1,8 +1,8 @@
 //! Level `model`: the real pair, on a grid of settings, rules, drafts and draft lengths.
 //!
-//! For each cell of the grid the *exact* joint law of the next L tokens is walked through the target's
-//! prefix tree ([`TextLaw`]), then texts are drawn by the engine's own loop, and compared. Models are
-//! seen only through [`LanguageModel`].
+//! For each cell of the grid the *exact* joint law of the next L tokens is walked through the
+//! target's prefix tree ([`TextLaw`]), then texts are drawn by the engine's own loop, and compared.
+//! Models are seen only through [`LanguageModel`].
 
 mod cached;
 mod tree;
@@ -56,8 +56,8 @@ pub struct Pair<'a> {
     pub eos: Vec<Token>,
     /// The costs that `auto` steers by.
     pub costs: CostModel,
-    /// Whether the target promises rows that depend on their prefix only, bit for bit. Only then are
-    /// greedy and coupled texts required to be equal; the law is claimed either way.
+    /// Whether the target promises rows that depend on their prefix only, bit for bit. Only then
+    /// are greedy and coupled texts required to be equal; the law is claimed either way.
     pub row_invariant: bool,
     /// Bytes for remembered rows, of each of the two models.
     pub cache_bytes: usize,
@@ -98,9 +98,9 @@ impl Places {
     /// `ln` of an e-value against "each token was accepted with probability Σ min(p, q)".
     ///
     /// The differences accepted − Σ min(p, q) are those of a martingale and lie in an interval of
-    /// length 1, so `E exp(λS − λ²n/8) ≤ 1` for each place (Hoeffding 1963). Mixed over λ ~ N(0, 1/ρ):
-    /// `√(ρ/(ρ+v)) · exp(S²/(2(ρ+v)))` with `v = n/4` (Robbins 1970). The mean over the places is an
-    /// e-value again.
+    /// length 1, so `E exp(λS − λ²n/8) ≤ 1` for each place (Hoeffding 1963). Mixed over λ ~ N(0,
+    /// 1/ρ): `√(ρ/(ρ+v)) · exp(S²/(2(ρ+v)))` with `v = n/4` (Robbins 1970). The mean over the
+    /// places is an e-value again.
     fn ln_e(&self, expected: f64) -> f64 {
         let rho = (expected / 4.0 / 25.0).max(1.0);
         let each: Vec<f64> = (0..self.reached.len())
@@ -326,7 +326,7 @@ impl Pair<'_> {
             if !self.row_invariant {
                 check.passed = true;
                 check.note = format!(
-                    "{different} texts differ; not claimed, since rows depend on what shares the pass"
+                    "{different} texts differ; equality is not claimed: rows depend on their company"
                 );
             }
             checks.push(check);
@@ -374,8 +374,8 @@ impl Tally<'_> {
         continue_all(setup, target, draft, seed, 0..samples, places, &mut each)
     }
 
-    /// Counts as impossible the texts with a token of probability 0 behind the expanded tree. Their rows
-    /// come from `target`, the one that served the samples.
+    /// Counts as impossible the texts with a token of probability 0 behind the expanded tree. Their
+    /// rows come from `target`, the one that served the samples.
     fn look_behind(
         &mut self,
         question: &Question<'_>,

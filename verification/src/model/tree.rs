@@ -8,8 +8,8 @@ use draftproof_decode::{
 
 use crate::{Error, goodness::Cells};
 
-/// Rows of a model after prefixes, each computed in a fresh sequence in one pass: nothing is ever cut
-/// back, so these rows are the reference for those that were.
+/// Rows of a model after prefixes, each computed in a fresh sequence in one pass: nothing is ever
+/// cut back, so these rows are the reference for those that were.
 #[derive(Debug, Default)]
 pub struct FreshRows(HashMap<Vec<Token>, Box<[f32]>>);
 
@@ -77,9 +77,10 @@ impl Question<'_> {
 
 /// The law of texts of L tokens (or ended by EOS) on cells.
 ///
-/// Prefixes of probability `least` or more are expanded; at each of them the children below `least` are
-/// one outcome, "another token here, and then anything", whose probability is exactly the sum of theirs.
-/// So no mass is lost, and outcomes that must not occur (weight 0 at an expanded prefix) are known.
+/// Prefixes of probability `least` or more are expanded; at each of them the children below `least`
+/// are one outcome, "another token here, and then anything", whose probability is exactly the sum
+/// of theirs. So no mass is lost, and outcomes that must not occur (weight 0 at an expanded prefix)
+/// are known.
 #[derive(Clone, Debug)]
 pub struct TextLaw {
     cells: Cells<Vec<Token>>,
@@ -177,8 +178,8 @@ impl TextLaw {
         outcomes.filter(|outcome| outcome.last() != Some(&OTHER))
     }
 
-    /// Where a text falls. A text that goes on behind an EOS, or stops before the end without one, is
-    /// impossible.
+    /// Where a text falls. A text that goes on behind an EOS, or stops before the end without one,
+    /// is impossible.
     #[must_use]
     pub fn place(&self, text: &[Token]) -> Place {
         if text.len() > self.length {

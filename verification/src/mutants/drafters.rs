@@ -78,8 +78,8 @@ impl Place<'_> {
     }
 }
 
-/// `reported`, or if it has no weight for the token (an engine would divide by 0), half of it and half
-/// the token.
+/// `reported`, or if it has no weight for the token (an engine would divide by 0), half of it and
+/// half the token.
 fn covering(reported: Dist, token: Token) -> Dist {
     if reported.weight(token) > 0 {
         return reported;

@@ -1,16 +1,17 @@
 //! Wrong samplers that the suite must catch.
 //!
-//! A test that passes says nothing unless it would have failed. Each mutant is a fault that was shipped
-//! by some engine or is one slip away, plugged into the real loop at the seam where the bug would live,
-//! and the *law* checks that pass the engine must reject it: the walk over all paths (`==` between
-//! rationals), or the e-value of sampled texts. Equal bits and pinned values do not count.
+//! A test that passes says nothing unless it would have failed. Each mutant is a fault that was
+//! shipped by some engine or is one slip away, plugged into the real loop at the seam where the bug
+//! would live, and the *law* checks that pass the engine must reject it: the walk over all paths
+//! (`==` between rationals), or the e-value of sampled texts. Equal bits and pinned values do not
+//! count.
 //!
 //! Mutants are compiled always and cannot be reached from `generate`: nothing outside this crate
 //! names them.
 //!
 //! What is *not* here: changes that look wrong and do not change the law (a draft at another
-//! temperature that reports it truly, a stale draft cache, a drawn token that is called certain). They
-//! cost speed only; [`HARMLESS`] keeps some, and the walk must find their law unchanged.
+//! temperature that reports it truly, a stale draft cache, a drawn token that is called certain).
+//! They cost speed only; [`HARMLESS`] keeps some, and the walk must find their law unchanged.
 
 mod blocks;
 mod drafters;

@@ -97,8 +97,8 @@ pub(super) fn draft_as_residual(_: &mut dyn Noise) -> Shim<'_> {
     Box::new(Rekeyed { address, ..RIGHT })
 }
 
-/// Keyed by absolute position: a token behind the cut failed its coin, and the next round spends that
-/// coin again.
+/// Keyed by absolute position: a token behind the cut failed its coin, and the next round spends
+/// that coin again.
 pub(super) fn by_position(_: &mut dyn Noise) -> Shim<'_> {
     let address = |key: RoundKey| {
         let offset = u32::try_from(key.round_start).unwrap_or(u32::MAX).wrapping_add(key.offset);

@@ -46,8 +46,8 @@ pub struct MutantResult {
     pub name: String,
     /// The law check that caught it; none if it survived.
     pub caught_by: Option<String>,
-    /// The number of sampled texts after which the e-value passed 1/α; none if sampling did not catch
-    /// it, or was not tried because its power is too small.
+    /// The number of sampled texts after which the e-value passed 1/α; none if sampling did not
+    /// catch it, or was not tried because its power is too small.
     pub samples: Option<u64>,
     /// The predicted probability that the e-value catches it within the budget of samples.
     pub power: Option<f64>,
@@ -147,8 +147,8 @@ fn walked(
             None => impossible += probability,
         }
     }
-    // Exact equality decides; the distance is for people. A walk in which a key was spent twice is of no
-    // law at all, and catches nothing.
+    // Exact equality decides; the distance is for people. A walk in which a key was spent twice is
+    // of no law at all, and catches nothing.
     let found = distance(&walk.law, target).to_f64().unwrap_or(0.0);
     let tv = if walk.law == *target { 0.0 } else { found.max(f64::MIN_POSITIVE) };
     Ok(Known {
@@ -159,7 +159,8 @@ fn walked(
     })
 }
 
-/// By a pilot of sampled texts of their own seed: X² exceeds its degrees of freedom by nλ on average.
+/// By a pilot of sampled texts of their own seed: X² exceeds its degrees of freedom by nλ on
+/// average.
 fn piloted(
     stage: &mut Stage<'_>,
     cells: &Cells<Vec<Token>>,

@@ -103,8 +103,8 @@ fn figure(plot: Plot, caption: &str) -> String {
     format!("<figure>{}<figcaption>{}</figcaption></figure>", plot.finish(), escape(caption))
 }
 
-/// The check whose cells are shown: the one whose probabilities differ most, of those with enough cells to
-/// make a picture.
+/// The check whose cells are shown: the one whose probabilities differ most, of those with enough
+/// cells to make a picture.
 fn pictured(report: &Report) -> Option<&Check> {
     let level = sharpest(report)?.level;
     let checks = report.checks.iter().filter(|check| check.level == level);
@@ -135,8 +135,8 @@ fn plots(report: &Report) -> Vec<String> {
     figures
 }
 
-/// Observed over exact shares, with three standard deviations. (As a ratio: on a plot of one against the
-/// other no deviation worth a test could be seen.)
+/// Observed over exact shares, with three standard deviations. (As a ratio: on a plot of one
+/// against the other no deviation worth a test could be seen.)
 fn cells_plot(check: &Check) -> String {
     let deviation =
         |exact: f64| 3.0 * ((1.0 - exact) / (exact * check.samples.max(1) as f64)).sqrt();

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::{Report, table::number};
 
-/// Text as XML and HTML take it, in content and in attributes; characters that XML 1.0 does not know
-/// are replaced.
+/// Text as XML and HTML take it, in content and in attributes; characters that XML 1.0 does not
+/// know are replaced.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

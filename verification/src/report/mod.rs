@@ -88,10 +88,11 @@ pub struct Check {
     pub level: Level,
     /// How it decides.
     pub method: Method,
-    /// The deciding statistic: a number of differences or an exact distance (0 passes), or the natural
-    /// logarithm of an e-value.
+    /// The deciding statistic: a number of differences or an exact distance (0 passes), or the
+    /// natural logarithm of an e-value.
     pub statistic: f64,
-    /// The p-value of G, reported beside an e-value on cells that expect 50 or more; it decides nothing.
+    /// The p-value of G, reported beside an e-value on cells that expect 50 or more; it decides
+    /// nothing.
     pub p_value: Option<f64>,
     /// The check fails if the statistic exceeds this.
     pub threshold: f64,
@@ -257,8 +258,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Gives every statistical check its verdict, by Holm's rule over the family, and with it what it
-    /// could have seen; then the report its own.
+    /// Gives every statistical check its verdict, by Holm's rule over the family, and with it what
+    /// it could have seen; then the report its own.
     ///
     /// On one shard the rule counts the tests of the other shards too, so no shard is judged more
     /// mildly than the whole.
