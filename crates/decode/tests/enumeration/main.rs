@@ -9,7 +9,6 @@ mod contract;
 mod faults;
 mod golden;
 mod mutants;
-mod paths;
 mod setup;
 
 use std::{cell::Cell, collections::BTreeMap, ops::RangeInclusive, time::Instant};
@@ -25,6 +24,7 @@ use draftproof_decode::{
     noise::{ChaCha, Forbidden, Recorded},
     verify::{BlockRule, Coupled, Rejection, Verifier},
 };
+use draftproof_verification::exact::paths;
 use num_rational::BigRational;
 use num_traits::{One, ToPrimitive};
 
