@@ -28,3 +28,4 @@ mod sampler;
 mod streaming;
 // Traces that hold, and edits that do not.
 mod trace;
+mod verify;

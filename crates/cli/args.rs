@@ -7,6 +7,7 @@ use draftproof_decode::{
     Decimal,
     sampler::{Order, TopKTies},
 };
+use draftproof_verification::plan::{Level, Shard};
 
 /// Speculative decoding that provably keeps the target's law.
 #[derive(Debug, Parser)]
@@ -28,19 +29,17 @@ pub(crate) enum Command {
     Replay(ReplayArguments),
     /// Measure what passes cost and what speculation gains: tables to stdout, or one JSON document.
     Bench(Box<BenchArguments>),
+    /// Prove that the text follows the target's law, and that wrong samplers are caught.
+    Verify(Box<VerifyArguments>),
+    /// Test samples of another engine against the target's law.
+    #[command(allow_negative_numbers = true)]
+    Audit(Box<AuditArguments>),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct GenerateArguments {
-    /// The text to continue; without it, a file, ids or standard input.
-    #[arg(conflicts_with_all = ["prompt_file", "prompt_ids"])]
-    pub(crate) prompt: Option<String>,
-    /// Read the prompt from a file; `-` is standard input.
-    #[arg(long, value_name = "FILE", conflicts_with = "prompt_ids")]
-    pub(crate) prompt_file: Option<PathBuf>,
-    /// The prompt as token ids, taken as they are (no bos is added).
-    #[arg(long, value_name = "ID,ID,…", value_delimiter = ',')]
-    pub(crate) prompt_ids: Option<Vec<u32>>,
+    #[command(flatten)]
+    pub(crate) prompt: PromptArguments,
     #[command(flatten)]
     pub(crate) ends: EndArguments,
     #[command(flatten)]
@@ -79,6 +78,20 @@ pub(crate) struct GenerateArguments {
     /// Colour the text by origin: drafted and accepted, residual, bonus. For one continuation.
     #[arg(long)]
     pub(crate) show_draft: bool,
+}
+
+/// What is continued.
+#[derive(Debug, Args)]
+pub(crate) struct PromptArguments {
+    /// The text to continue; without it, a file, ids or standard input.
+    #[arg(conflicts_with_all = ["prompt_file", "prompt_ids"])]
+    pub(crate) prompt: Option<String>,
+    /// Read the prompt from a file; `-` is standard input.
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt_ids")]
+    pub(crate) prompt_file: Option<PathBuf>,
+    /// The prompt as token ids, taken as they are (no bos is added).
+    #[arg(long, value_name = "ID,ID,…", value_delimiter = ',')]
+    pub(crate) prompt_ids: Option<Vec<u32>>,
 }
 
 /// What ends a text.
@@ -158,6 +171,72 @@ pub(crate) struct BenchArguments {
     /// Compare two such documents instead of measuring.
     #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], exclusive = true)]
     pub(crate) compare: Option<Vec<PathBuf>>,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct VerifyArguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<VerifyCommand>,
+    /// What the pair continues [default: Once upon a time].
+    #[command(flatten)]
+    pub(crate) prompt: PromptArguments,
+    #[command(flatten)]
+    pub(crate) models: ModelArguments,
+    /// How much: quick (a part of everything, two minutes), exact (all paths of small tables), toy
+    /// (sampled laws of small tables), model (the pair, the whole grid), all.
+    #[arg(long, value_name = "LEVEL", default_value = "quick")]
+    pub(crate) level: Level,
+    /// Texts of each sampled check, instead of the level's own number.
+    #[arg(long, value_name = "N")]
+    pub(crate) samples: Option<u64>,
+    /// Try the wrong samplers too: each must be caught by a check of the law.
+    #[arg(long)]
+    pub(crate) mutants: bool,
+    /// Do only part i of n of the checks; `verify merge` joins the reports.
+    #[arg(long, value_name = "i/n", default_value = "1/1")]
+    pub(crate) shard: Shard,
+    /// Seed of all noise; a right engine passes with any.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Write report.json, junit.xml and report.html into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) report: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum VerifyCommand {
+    /// Join the reports of the shards of one run and judge the whole.
+    Merge {
+        /// The folders that `--report` wrote.
+        #[arg(required = true, value_name = "DIR")]
+        folders: Vec<PathBuf>,
+        /// Write the whole report into this folder.
+        #[arg(long, value_name = "DIR")]
+        report: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AuditArguments {
+    #[command(flatten)]
+    pub(crate) prompt: PromptArguments,
+    /// Independent continuations of the prompt, one JSON object a line: {"tokens": [ids]}, or
+    /// {"text": "…"} of exactly --length tokens each.
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub(crate) samples: PathBuf,
+    /// Tokens of the joint law that is tested.
+    #[arg(long, value_name = "L", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) length: u16,
+    #[command(flatten)]
+    pub(crate) ends: EndArguments,
+    #[command(flatten)]
+    pub(crate) models: ModelArguments,
+    #[command(flatten)]
+    pub(crate) sampler: SamplerArguments,
+    /// Write report.json, junit.xml and report.html into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) report: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -36,12 +36,15 @@ const ROW_COST: f64 = 0.10;
 pub(crate) fn draft_len(argument: DraftLenArgument, models: &Models) -> DraftLength {
     match argument {
         DraftLenArgument::Fixed(length) => DraftLength::Fixed(usize::from(length)),
-        DraftLenArgument::Auto => {
-            let draft = models.draft.as_ref().map_or(0, |draft| draft.parameters());
-            let draft_step = draft as f64 / models.target.parameters() as f64;
-            DraftLength::Auto(CostModel { draft_step, row: ROW_COST })
-        }
+        DraftLenArgument::Auto => DraftLength::Auto(costs(models)),
     }
+}
+
+/// The costs that `auto` weighs.
+pub(crate) fn costs(models: &Models) -> CostModel {
+    let draft = models.draft.as_ref().map_or(0, |draft| draft.parameters());
+    let draft_step = draft as f64 / models.target.parameters() as f64;
+    CostModel { draft_step, row: ROW_COST }
 }
 
 /// Calls `body` with an engine of these models and the drafter `kind`.

@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
     }
     let sampler = settings::sampler(&arguments.sampler, &models.target)?;
     let contract = Contract::new(&models.target, &sampler, &arguments.ends).hash();
-    let prompt = settings::prompt(arguments, &models.target)?;
+    let prompt = settings::prompt(&arguments.prompt, &models.target)?;
     let limits = Limits {
         max_tokens: arguments.max_tokens,
         eos: settings::eos(&arguments.ends, &models.target),

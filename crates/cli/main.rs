@@ -23,6 +23,7 @@ mod replay;
 mod report;
 mod settings;
 mod stops;
+mod verify;
 
 use std::{io, process::ExitCode};
 
@@ -36,6 +37,8 @@ fn main() -> ExitCode {
         Command::Contract(arguments) => contract::run(&arguments).map(|()| true),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
+        Command::Verify(arguments) => verify::run(&arguments),
+        Command::Audit(arguments) => verify::audit(&arguments),
     };
     match passed {
         Ok(true) => ExitCode::SUCCESS,

@@ -17,7 +17,7 @@ use draftproof_model::{
 };
 
 use crate::args::{
-    BiasArgument, DrafterKind, EndArguments, GenerateArguments, KernelsArgument, ModelArguments,
+    BiasArgument, DrafterKind, EndArguments, KernelsArgument, ModelArguments, PromptArguments,
     SamplerArguments,
 };
 
@@ -222,7 +222,7 @@ pub(crate) fn eos(arguments: &EndArguments, target: &Model) -> Vec<Token> {
 }
 
 /// The prompt's tokens, from wherever it was given.
-pub(crate) fn prompt(arguments: &GenerateArguments, target: &Model) -> Result<Vec<Token>> {
+pub(crate) fn prompt(arguments: &PromptArguments, target: &Model) -> Result<Vec<Token>> {
     if let Some(ids) = &arguments.prompt_ids {
         let vocab = target.vocab();
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {

@@ -1,0 +1,177 @@
+//! `draftproof verify` and `draftproof audit`: the statistical suite on real models.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, IsTerminal, Write},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use draftproof_decode::{LanguageModel, Token};
+use draftproof_model::{
+    Model,
+    machine::{self, Kernels},
+};
+use draftproof_verification::{
+    Pair, Plan, Progress, Report, audit as law,
+    model::{CACHE_BYTES, Question},
+    mutants::MutantResult,
+    plan::Level,
+    report::Check,
+};
+
+use crate::{
+    args::{AuditArguments, PromptArguments, VerifyArguments, VerifyCommand},
+    engine,
+    settings::{self, Models},
+};
+
+/// What a pair continues if nothing else was given.
+const PROMPT: &str = "Once upon a time";
+
+/// Exit code 1 is for a check that did not pass.
+pub(crate) fn run(arguments: &VerifyArguments) -> Result<bool> {
+    if let Some(VerifyCommand::Merge { folders, report: folder }) = &arguments.command {
+        let reports = folders.iter().map(|folder| Report::read(folder));
+        let whole = Report::merge(reports.collect::<Result<_, _>>()?)?;
+        return finish(&whole, folder.as_deref());
+    }
+    let plan = Plan {
+        level: arguments.level,
+        mutants: arguments.mutants,
+        shard: arguments.shard,
+        samples: arguments.samples,
+        seed: arguments.seed,
+    };
+    // A folder that cannot be made is told before minutes of work.
+    if let Some(folder) = &arguments.report {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    let mut bar = Bar::new();
+    if matches!(plan.level, Level::Exact | Level::Toy) {
+        let report = draftproof_verification::run(&plan, None, &mut bar)?;
+        drop(bar);
+        return finish(&report, arguments.report.as_deref());
+    }
+    let mut models = Models::load(&arguments.models)?;
+    let prompt = prompt(&arguments.prompt, &models.target)?;
+    let costs = engine::costs(&models);
+    let Models { target, draft, .. } = &mut models;
+    let name = match draft {
+        Some(draft) => format!("{} with {}", target.name(), draft.name()),
+        None => target.name().to_owned(),
+    };
+    let eos = target.eos().to_vec();
+    let mut pair = Pair {
+        name,
+        target: target.language_model(),
+        draft: draft.as_mut().map(|draft| draft.language_model() as &mut dyn LanguageModel),
+        prompt,
+        eos,
+        costs,
+        row_invariant: machine::kernels() == Kernels::RowInvariant,
+        cache_bytes: CACHE_BYTES,
+    };
+    let report = draftproof_verification::run(&plan, Some(&mut pair), &mut bar)?;
+    drop(bar);
+    finish(&report, arguments.report.as_deref())
+}
+
+fn prompt(arguments: &PromptArguments, target: &Model) -> Result<Vec<Token>> {
+    let PromptArguments { prompt, prompt_file, prompt_ids } = arguments;
+    if prompt.is_some() || prompt_file.is_some() || prompt_ids.is_some() {
+        return settings::prompt(arguments, target);
+    }
+    let prompt = Some(PROMPT.to_owned());
+    settings::prompt(&PromptArguments { prompt, prompt_file: None, prompt_ids: None }, target)
+}
+
+/// Exit code 1 is for samples that do not follow the law.
+pub(crate) fn audit(arguments: &AuditArguments) -> Result<bool> {
+    let path = &arguments.samples;
+    let name = || path.display().to_string();
+    let samples = law::Samples::read(BufReader::new(File::open(path).with_context(name)?));
+    let samples = samples.with_context(name)?;
+    let mut target = settings::open_target(&arguments.models)?;
+    let sampler = settings::sampler(&arguments.sampler, &target)?;
+    let prompt = prompt(&arguments.prompt, &target)?;
+    let eos = settings::eos(&arguments.ends, &target);
+    let question = Question {
+        sampler: &sampler,
+        prompt: &prompt,
+        eos: &eos,
+        length: usize::from(arguments.length),
+    };
+    let tokenizer = target.tokenizer().cloned();
+    let decode = tokenizer.map(|tokenizer| {
+        move |tokens: &[Token]| {
+            let mut decoder = tokenizer.decoder();
+            let text: String = tokens.iter().map(|&token| decoder.push(token)).collect();
+            text + &decoder.finish()
+        }
+    });
+    let decode = decode.as_ref().map(|decode| decode as law::Decode<'_>);
+    let report = law::audit(&name(), &question, target.language_model(), &samples, decode)?;
+    finish(&report, arguments.report.as_deref())
+}
+
+/// Shows and writes the report; whether it passed.
+fn finish(report: &Report, folder: Option<&Path>) -> Result<bool> {
+    const WIDTH: usize = 110;
+    if let Some(folder) = folder {
+        report.write(folder)?;
+    }
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", report.table(WIDTH).trim_end())?;
+    if let Some(folder) = folder {
+        writeln!(out, "report: {}", folder.join("report.html").display())?;
+    }
+    out.flush()?;
+    Ok(report.passed)
+}
+
+/// The task under way, on the terminal's last line.
+struct Bar {
+    terminal: bool,
+    task: String,
+    shown: Instant,
+}
+
+impl Bar {
+    fn new() -> Self {
+        Self { terminal: io::stderr().is_terminal(), task: String::new(), shown: Instant::now() }
+    }
+
+    fn show(&mut self, more: &str) {
+        if self.terminal {
+            let _ = write!(io::stderr(), "\r{}{more}\x1b[K", self.task);
+            self.shown = Instant::now();
+        }
+    }
+}
+
+impl Progress for Bar {
+    fn begin(&mut self, task: &str, index: usize, total: usize) {
+        self.task = format!("{} of {total}: {task}", index + 1);
+        self.show("");
+    }
+
+    fn advance(&mut self, done: u64, all: u64) {
+        if self.shown.elapsed() >= Duration::from_millis(100) {
+            self.show(&format!(" {:.0} %", 100.0 * done as f64 / all.max(1) as f64));
+        }
+    }
+
+    fn check(&mut self, _: &Check) {}
+
+    fn mutant(&mut self, _: &MutantResult) {}
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if self.terminal {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
