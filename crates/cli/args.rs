@@ -83,7 +83,7 @@ pub(crate) struct GenerateArguments {
 /// What is continued.
 #[derive(Debug, Args)]
 pub(crate) struct PromptArguments {
-    /// The text to continue; without it, a file, ids or standard input.
+    /// The text to continue; without it, a file, ids or standard input (verify: Once upon a time).
     #[arg(conflicts_with_all = ["prompt_file", "prompt_ids"])]
     pub(crate) prompt: Option<String>,
     /// Read the prompt from a file; `-` is standard input.
@@ -221,8 +221,8 @@ pub(crate) enum VerifyCommand {
 pub(crate) struct AuditArguments {
     #[command(flatten)]
     pub(crate) prompt: PromptArguments,
-    /// Independent continuations of the prompt, one JSON object a line: {"tokens": [ids]}, or
-    /// {"text": "…"} of exactly --length tokens each.
+    /// Independent continuations of the prompt, one JSON object a line: `{"tokens": [1, 2]}`, or
+    /// `{"text": "…"}` of exactly --length tokens each.
     #[arg(long, value_name = "FILE.jsonl")]
     pub(crate) samples: PathBuf,
     /// Tokens of the joint law that is tested.

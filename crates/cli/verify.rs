@@ -95,7 +95,7 @@ pub(crate) fn audit(arguments: &AuditArguments) -> Result<bool> {
     let samples = samples.with_context(name)?;
     let mut target = settings::open_target(&arguments.models)?;
     let sampler = settings::sampler(&arguments.sampler, &target)?;
-    let prompt = prompt(&arguments.prompt, &target)?;
+    let prompt = settings::prompt(&arguments.prompt, &target)?;
     let eos = settings::eos(&arguments.ends, &target);
     let question = Question {
         sampler: &sampler,

@@ -18,7 +18,7 @@ use super::texts::median;
 /// The most rows of a pass that are measured.
 pub(super) const MOST_ROWS: usize = 16;
 
-/// Times of passes after a prefix of [`tokens`](Self::tokens).
+/// Times of passes after a prefix of a few tokens.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PassCosts {
     /// The length of the prefix.
