@@ -138,6 +138,7 @@ pub fn audit(
             version: env!("CARGO_PKG_VERSION").to_owned(),
             level: Level::Model,
             pair: Some(name.to_owned()),
+            audited: true,
             ..Subject::default()
         },
         checks: vec![check],

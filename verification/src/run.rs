@@ -49,6 +49,7 @@ pub fn run(
             seed: plan.seed,
             pair: pair.as_ref().map(|pair| pair.name.clone()),
             shard: plan.shard,
+            audited: false,
         },
         family: plan.family(models),
         ..Report::default()

@@ -226,6 +226,9 @@ pub struct Subject {
     pub pair: Option<String>,
     /// Which shard of how many.
     pub shard: Shard,
+    /// Whether the samples are another engine's.
+    #[serde(default)]
+    pub audited: bool,
 }
 
 mod decimal_string {

@@ -39,6 +39,9 @@ pub(super) fn summary(report: &Report) -> Vec<String> {
     let of = |what: usize, name: &str| format!("{what} {name}{}", if what == 1 { "" } else { "s" });
     lines.push(match report.passed {
         true => format!("PASSED: {} held.", of(report.checks.len(), "check")),
+        false if report.mutants.is_empty() => {
+            format!("FAILED: {failed} of {}.", of(report.checks.len(), "check"))
+        }
         false => format!(
             "FAILED: {} of {}, and {} survived.",
             failed,
@@ -46,11 +49,17 @@ pub(super) fn summary(report: &Report) -> Vec<String> {
             of(survivors, "mutant")
         ),
     });
-    lines.push(
-        "Claimed: given the target's logits, the emitted text follows the target's sampler contract \
-         exactly, whatever the draft proposes."
+    lines.push(match report.subject.audited {
+        true => "Claimed: the samples follow the law that the target's logits and these settings \
+                 make. If they do not: other logits, another order of filters and a fault of the \
+                 engine look alike."
             .to_owned(),
-    );
+        false => {
+            "Claimed: given the target's logits, the emitted text follows the target's sampler \
+                  contract exactly, whatever the draft proposes."
+                .to_owned()
+        }
+    });
     let exact: Vec<&Check> =
         report.checks.iter().filter(|check| check.gate_p_value.is_none()).collect();
     if !exact.is_empty() {

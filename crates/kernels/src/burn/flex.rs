@@ -121,6 +121,21 @@ fn run_maps<const M: usize>(x: &FlexTensor, maps: [Map; M]) -> [FlexTensor; M] {
     })
 }
 
+/// Attention of the rows from position `at` on over caches that hold their keys and values already.
+fn attend(
+    query: &[f32],
+    [keys, values]: [&FlexTensor; 2],
+    at: usize,
+    rule: AttentionRule,
+    out: &mut [f32],
+) {
+    let [_, capacity] = dims(keys);
+    let rows = query.len() / (rule.heads * rule.head_dim);
+    let (keys, values) = (floats(keys), floats(values));
+    let span = AttentionSpan { start: 0, rows, len: at + rows, capacity, keys, values };
+    attention::attention(&rule, query, &[span], out);
+}
+
 impl RowInvariantOps for Flex {
     fn row_invariance(probe: FlexTensor) -> bool {
         drop(probe);
@@ -296,7 +311,6 @@ impl RowInvariantOps for Flex {
         }
         let AttentionRule { heads, kv_heads, head_dim, .. } = rule;
         let [rows, inputs] = dims(&x);
-        let [_, capacity] = dims(&keys);
         let maps =
             [Map::new(weight_q, bias_q), Map::new(weight_k, bias_k), Map::new(weight_v, bias_v)];
         let [mut query, mut key, mut value] =
@@ -314,15 +328,7 @@ impl RowInvariantOps for Flex {
         };
         let (keys, values) = (append(keys, &key), append(values, &value));
         let mut mixed = scratch::take(rows * heads * head_dim);
-        let span = AttentionSpan {
-            start: 0,
-            rows,
-            len: at + rows,
-            capacity,
-            keys: floats(&keys),
-            values: floats(&values),
-        };
-        attention::attention(&rule, &query, &[span], &mut mixed);
+        attend(&query, [&keys, &values], at, rule, &mut mixed);
         let output = Map::new(weight_o, bias_o);
         let mut out = vec![0.0; rows * output.outputs()];
         let (weight, bias) = (weight(&output.weight), output.bias());
@@ -380,19 +386,10 @@ impl RowInvariantOps for Flex {
             );
         }
         let [rows] = dims(&query);
-        let [_, capacity] = dims(&keys);
         let keys = Self::row_append(keys, key, at);
         let values = Self::row_append(values, value, at);
         let mut out = vec![0.0; rows * rule.heads * rule.head_dim];
-        let span = AttentionSpan {
-            start: 0,
-            rows,
-            len: at + rows,
-            capacity,
-            keys: floats(&keys),
-            values: floats(&values),
-        };
-        attention::attention(&rule, floats(&whole(&query)), &[span], &mut out);
+        attend(floats(&whole(&query)), [&keys, &values], at, rule, &mut out);
         (tensor(out, [rows, rule.heads * rule.head_dim]), keys, values)
     }
 }
