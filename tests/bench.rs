@@ -61,7 +61,7 @@ fn figures_fit_together() {
     assert!((total - 1.0).abs() < 1e-9, "{shares:?}");
     let v = drafted["v"].as_array().expect("a list");
     assert_eq!(v[0], 1.0);
-    assert!(v[15].as_f64().expect("a number") > 1.0);
+    assert!(v.iter().all(|v| v.as_f64().is_some_and(|v| v > 0.0)));
 }
 
 #[test]
