@@ -35,8 +35,6 @@ pub enum Part {
 pub struct Meter {
     clock: Box<dyn Clock>,
     spent: [Duration; 3],
-    draft_passes: u64,
-    verify_passes: u64,
 }
 
 impl std::fmt::Debug for Meter {
@@ -49,12 +47,7 @@ impl Meter {
     /// A meter that reads `clock`.
     #[must_use]
     pub fn new(clock: impl Clock + 'static) -> Self {
-        Self {
-            clock: Box::new(clock),
-            spent: [Duration::ZERO; 3],
-            draft_passes: 0,
-            verify_passes: 0,
-        }
+        Self { clock: Box::new(clock), spent: [Duration::ZERO; 3] }
     }
 
     /// Runs `work` on the account of `part`.
@@ -62,11 +55,6 @@ impl Meter {
         let start = self.clock.now();
         let result = work();
         self.spent[part as usize] += self.clock.now().saturating_sub(start);
-        match part {
-            Part::Draft => self.draft_passes += 1,
-            Part::Verify => self.verify_passes += 1,
-            Part::Sampler => {}
-        }
         result
     }
 
@@ -74,12 +62,6 @@ impl Meter {
     #[must_use]
     pub fn spent(&self, part: Part) -> Duration {
         self.spent[part as usize]
-    }
-
-    /// How many times [`Part::Draft`] and [`Part::Verify`] ran.
-    #[must_use]
-    pub fn passes(&self) -> (u64, u64) {
-        (self.draft_passes, self.verify_passes)
     }
 }
 
