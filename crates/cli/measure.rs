@@ -1,8 +1,9 @@
 //! What measuring needs: a clock, the cost of a pass, progress, and a file for the result.
 
 use std::{
+    fmt::Display,
     fs::{self, File},
-    io::{IsTerminal, Write},
+    io::{self, IsTerminal, Write},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -60,39 +61,51 @@ pub(crate) fn pass_time(
     timed
 }
 
-/// A count on the terminal's last line while something long goes on; nothing where standard error
-/// is no terminal.
+/// The terminal's last line, while something long goes on; nothing where standard error is no
+/// terminal.
 #[derive(Debug)]
-pub(crate) struct Progress {
-    what: &'static str,
-    done: usize,
-    all: usize,
+pub(crate) struct StatusLine {
     shown: Option<Instant>,
 }
 
-impl Progress {
-    pub(crate) fn new(what: &'static str, all: usize) -> Self {
-        let terminal = std::io::stderr().is_terminal();
-        Self { what, done: 0, all, shown: terminal.then(Instant::now) }
+impl StatusLine {
+    pub(crate) fn new() -> Self {
+        Self { shown: io::stderr().is_terminal().then(Instant::now) }
     }
 
-    pub(crate) fn step(&mut self) {
-        const EVERY: Duration = Duration::from_millis(100);
-        self.done += 1;
-        let Some(shown) = &mut self.shown else { return };
-        if shown.elapsed() >= EVERY {
+    /// Shows `text` now.
+    pub(crate) fn show(&mut self, text: &dyn Display) {
+        if let Some(shown) = &mut self.shown {
+            let _ = write!(io::stderr(), "\r{text}\x1b[K");
             *shown = Instant::now();
-            let _ =
-                write!(std::io::stderr(), "\r{} of {} {}\x1b[K", self.done, self.all, self.what);
+        }
+    }
+
+    /// Shows `text` unless another was shown a moment ago.
+    pub(crate) fn refresh(&mut self, text: &dyn Display) {
+        const EVERY: Duration = Duration::from_millis(100);
+        if self.shown.is_some_and(|shown| shown.elapsed() >= EVERY) {
+            self.show(text);
         }
     }
 }
 
-impl Drop for Progress {
+impl Drop for StatusLine {
     fn drop(&mut self) {
         if self.shown.is_some() {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
+            let _ = write!(io::stderr(), "\r\x1b[K");
         }
+    }
+}
+
+/// The middle of the values; the mean of the two middle ones if they are even in number.
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        len if len.is_multiple_of(2) => Some((values[middle - 1] + values[middle]) / 2.0),
+        _ => Some(values[middle]),
     }
 }
 

@@ -2,12 +2,11 @@
 
 use std::{
     fs::File,
-    io::{self, BufReader, IsTerminal, Write},
+    io::{self, BufReader, Write},
     path::Path,
-    time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use draftproof_decode::{LanguageModel, Token};
 use draftproof_model::{
     Model,
@@ -16,14 +15,13 @@ use draftproof_model::{
 use draftproof_verification::{
     Pair, Plan, Progress, Report, audit as law,
     model::{CACHE_BYTES, Question},
-    mutants::MutantResult,
     plan::Level,
-    report::Check,
 };
 
 use crate::{
     args::{AuditArguments, PromptArguments, VerifyArguments, VerifyCommand},
     engine,
+    measure::StatusLine,
     settings::{self, Models},
 };
 
@@ -50,6 +48,13 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<bool> {
     }
     let mut bar = Bar::new();
     if matches!(plan.level, Level::Exact | Level::Toy) {
+        let PromptArguments { prompt, prompt_file, prompt_ids } = &arguments.prompt;
+        let named = arguments.models.draft_model.is_some() || arguments.models.drafter.is_some();
+        ensure!(
+            !named && prompt.is_none() && prompt_file.is_none() && prompt_ids.is_none(),
+            "--level {} runs on tables: a draft model, a drafter or a prompt is not used; drop it",
+            plan.level
+        );
         let report = draftproof_verification::run(&plan, None, &mut bar)?;
         drop(bar);
         return finish(&report, arguments.report.as_deref());
@@ -133,45 +138,24 @@ fn finish(report: &Report, folder: Option<&Path>) -> Result<bool> {
 
 /// The task under way, on the terminal's last line.
 struct Bar {
-    terminal: bool,
+    status: StatusLine,
     task: String,
-    shown: Instant,
 }
 
 impl Bar {
     fn new() -> Self {
-        Self { terminal: io::stderr().is_terminal(), task: String::new(), shown: Instant::now() }
-    }
-
-    fn show(&mut self, more: &str) {
-        if self.terminal {
-            let _ = write!(io::stderr(), "\r{}{more}\x1b[K", self.task);
-            self.shown = Instant::now();
-        }
+        Self { status: StatusLine::new(), task: String::new() }
     }
 }
 
 impl Progress for Bar {
     fn begin(&mut self, task: &str, index: usize, total: usize) {
         self.task = format!("{} of {total}: {task}", index + 1);
-        self.show("");
+        self.status.show(&self.task);
     }
 
     fn advance(&mut self, done: u64, all: u64) {
-        if self.shown.elapsed() >= Duration::from_millis(100) {
-            self.show(&format!(" {:.0} %", 100.0 * done as f64 / all.max(1) as f64));
-        }
-    }
-
-    fn check(&mut self, _: &Check) {}
-
-    fn mutant(&mut self, _: &MutantResult) {}
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        if self.terminal {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
+        let share = 100.0 * done as f64 / all.max(1) as f64;
+        self.status.refresh(&format_args!("{} {share:.0} %", self.task));
     }
 }

@@ -22,11 +22,11 @@ use serde::Serialize;
 
 use crate::{
     args::{BenchArguments, VerifyRule},
-    measure::{OutFile, Progress},
+    measure::{OutFile, StatusLine, median},
     settings::{self, Models, SYNTHETIC},
 };
 use passes::{Determinism, PassCosts, Prefill};
-use texts::{Roofline, Speed, Task, Way, median};
+use texts::{Roofline, Speed, Task, Way};
 
 /// Openings of tales from fable's held-out text.
 const PROMPTS: &str = include_str!("../../../models/fable/prompts.txt");
@@ -207,7 +207,7 @@ fn measure(
             .collect();
         let repeats = arguments.repeats as usize;
         let texts = arguments.temperature.len() * ways.len() * prompts.len() * repeats;
-        let mut progress = Progress::new("texts", texts);
+        let (mut status, mut done) = (StatusLine::new(), 0);
         for &temperature in &arguments.temperature {
             let task = Task {
                 prompts,
@@ -218,7 +218,10 @@ fn measure(
                 repeats: arguments.repeats,
                 seed: arguments.seed,
             };
-            let runs = task.run(models, &mut || progress.step())?;
+            let runs = task.run(models, &mut || {
+                done += 1;
+                status.refresh(&format_args!("{done} of {texts} texts"));
+            })?;
             let has_q = arguments.verify != VerifyRule::Coupled;
             let costs = &report.passes;
             let speed = |way: &Way, own: &Vec<_>| {

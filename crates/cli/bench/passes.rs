@@ -13,7 +13,7 @@ use draftproof_model::{
 };
 use serde::Serialize;
 
-use super::texts::median;
+use crate::measure::median;
 
 /// The most rows of a pass that are measured.
 pub(super) const MOST_ROWS: usize = 16;

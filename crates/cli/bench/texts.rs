@@ -19,7 +19,7 @@ use super::passes::PassCosts;
 use crate::{
     args::{DraftLenArgument, DrafterKind, VerifyRule},
     engine::{draft_len, with_engine},
-    measure::WallClock,
+    measure::{WallClock, median},
     settings::Models,
 };
 
@@ -230,15 +230,5 @@ impl Run {
         let c = costs.c.or((self.drafted == 0).then_some(0.0))?;
         let v = costs.v_at(1.0 + drafted);
         Some(predicted_speedup(self.tokens as f64 / rounds, drafted, c, v))
-    }
-}
-
-pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        len if len.is_multiple_of(2) => Some((values[middle - 1] + values[middle]) / 2.0),
-        _ => Some(values[middle]),
     }
 }
