@@ -12,6 +12,8 @@ mod bench;
 mod bits;
 // The contract card and its hash.
 mod contract;
+// Devices: what there is, and that a draft changes no text on any of them.
+mod devices;
 // Where a text ends: EOS inside blocks, stop ids, full contexts.
 mod ends;
 // A draft changes the speed, not the text.

@@ -34,6 +34,8 @@ pub(crate) enum Command {
     /// Test samples of another engine against the target's law.
     #[command(allow_negative_numbers = true)]
     Audit(Box<AuditArguments>),
+    /// List the devices that this build can use on this machine.
+    Devices(DevicesArguments),
 }
 
 #[derive(Debug, Args)]
@@ -115,6 +117,13 @@ pub(crate) struct ContractArguments {
     pub(crate) drafts: DraftArguments,
     #[command(flatten)]
     pub(crate) sampler: SamplerArguments,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DevicesArguments {
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
@@ -239,7 +248,7 @@ pub(crate) struct AuditArguments {
     pub(crate) report: Option<PathBuf>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Models")]
 pub(crate) struct ModelArguments {
     /// The target: a folder in Hugging Face layout, or builtin:NAME.
@@ -251,7 +260,8 @@ pub(crate) struct ModelArguments {
     /// Where proposals come from [default: model if there is a draft model, else ngram].
     #[arg(long, value_enum)]
     pub(crate) drafter: Option<DrafterKind>,
-    /// Where the target runs.
+    /// Where the target runs: a name that `draftproof devices` lists; bench takes several, with
+    /// commas between, and measures one after the other.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: String,
     /// Where the draft model runs [default: as the target].

@@ -14,6 +14,7 @@ macro_rules! eprintln {
 mod args;
 mod bench;
 mod contract;
+mod devices;
 mod engine;
 mod generate;
 mod logprobs;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Audit(arguments) => verify::audit(&arguments),
+        Command::Devices(arguments) => devices::run(&arguments).map(|()| true),
     };
     match passed {
         Ok(true) => ExitCode::SUCCESS,

@@ -102,8 +102,8 @@ fn prepare(arguments: &ModelArguments) {
     });
 }
 
-fn open(name: &str, role: Role, device: &str) -> Result<Model> {
-    let device = device::open(device)?;
+fn open(name: &str, role: Role, device_name: &str) -> Result<Model> {
+    let device = device::open(device_name)?;
     if let Some(name) = name.strip_prefix(BUILTIN) {
         return Ok(Model::builtin(name, role, &device)?);
     }
@@ -116,7 +116,15 @@ fn open(name: &str, role: Role, device: &str) -> Result<Model> {
         "no model at {name}: expected builtin:fable, or a folder with config.json and \
          model.safetensors"
     );
-    Ok(Model::open(folder, &device)?)
+    let model = Model::open(folder, &device)?;
+    if let Some(full) = model.cut_context() {
+        eprintln!(
+            "note: a buffer of {device_name} holds the cache of {} positions, not of the {full} that \
+             {name} has",
+            model.config().transformer.context
+        );
+    }
+    Ok(model)
 }
 
 /// The contract: what was typed, else what the model's authors recommend, else off.

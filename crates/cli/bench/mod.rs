@@ -7,7 +7,6 @@ mod tables;
 mod texts;
 
 use std::{
-    fs,
     io::{self, Write},
     path::Path,
 };
@@ -15,13 +14,13 @@ use std::{
 use anyhow::{Result, ensure};
 use draftproof_decode::{Token, stats::expected_tokens};
 use draftproof_model::{
-    Model,
+    Model, device,
     machine::{self, Kernels},
 };
 use serde::Serialize;
 
 use crate::{
-    args::{BenchArguments, VerifyRule},
+    args::{BenchArguments, ModelArguments, VerifyRule},
     measure::{OutFile, StatusLine, median},
     settings::{self, Models, SYNTHETIC},
 };
@@ -55,13 +54,15 @@ struct Report {
 
 #[derive(Debug, Serialize)]
 struct Machine {
+    device: String,
+    draft_device: String,
     cpu: String,
     threads: usize,
     /// Of the fastest of several readers of as many bytes as the target has weights, on all threads,
-    /// in turn with passes.
-    read_bandwidth_gb_s: f64,
-    /// Of independent multiply-adds on all threads.
-    peak_gflops: f64,
+    /// in turn with passes. None if the target runs on another device.
+    read_bandwidth_gb_s: Option<f64>,
+    /// Of independent multiply-adds on all threads. None if the target runs on another device.
+    peak_gflops: Option<f64>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -114,27 +115,49 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
         arguments.temperature.iter().all(|t| t.is_finite() && *t >= 0.0),
         "--temperature: expected numbers from 0 on"
     );
-    // Minutes of measuring must not end at a file that cannot be written.
+    // Minutes of measuring must not end at a device that is not there, nor at a file that cannot be
+    // written.
+    let devices: Vec<&str> = arguments.models.device.split(',').collect();
+    devices.iter().try_for_each(|device| device::open(device).map(drop))?;
     let file = arguments.json.as_deref().filter(|path| *path != Path::new("-"));
     let file = file.map(OutFile::create).transpose()?;
+    let mut reports = Vec::new();
+    for device in devices {
+        let models = ModelArguments { device: device.into(), ..arguments.models.clone() };
+        reports.push(bench(arguments, &models)?);
+    }
+    if arguments.json.is_some() && file.is_none() {
+        return Ok(writeln!(io::stdout(), "{}", json(&reports)?)?);
+    }
+    if let Some(file) = file {
+        file.finish(&(json(&reports)? + "\n"))?;
+    }
+    for (index, report) in reports.iter().enumerate() {
+        if index > 0 {
+            writeln!(io::stdout())?;
+        }
+        tables::print(report)?;
+    }
+    Ok(())
+}
+
+/// All that is measured on one device, with the same prompts and seeds as on others.
+fn bench(arguments: &BenchArguments, on: &ModelArguments) -> Result<Report> {
     let mut models = match &arguments.synthetic {
-        Some(size) => Models::alone(&format!("{SYNTHETIC}{size}"), &arguments.models)?,
-        None => Models::load(&arguments.models)?,
+        Some(size) => Models::alone(&format!("{SYNTHETIC}{size}"), on)?,
+        None => Models::load(on)?,
     };
     let prompts = prompts(arguments, &models.target)?;
     let text = prompts.first().cloned().unwrap_or_else(|| (0..64).map(Token).collect());
-    let report = measure(arguments, &mut models, &prompts, &text)?;
-    if arguments.json.is_some() && file.is_none() {
-        return Ok(writeln!(io::stdout(), "{}", json(&report)?)?);
-    }
-    if let Some(file) = file {
-        file.finish(&(json(&report)? + "\n"))?;
-    }
-    Ok(tables::print(&report)?)
+    measure((arguments, on), &mut models, &prompts, &text)
 }
 
-fn json(report: &Report) -> Result<String> {
-    Ok(serde_json::to_string_pretty(report)?)
+/// The document: of one device, or `{"runs": […]}` of several.
+fn json(reports: &[Report]) -> Result<String> {
+    Ok(match reports {
+        [report] => serde_json::to_string_pretty(report)?,
+        runs => serde_json::to_string_pretty(&serde_json::json!({ "runs": runs }))?,
+    })
 }
 
 fn prompts(arguments: &BenchArguments, target: &Model) -> Result<Vec<Vec<Token>>> {
@@ -158,17 +181,18 @@ fn prompts(arguments: &BenchArguments, target: &Model) -> Result<Vec<Vec<Token>>
 }
 
 fn measure(
-    arguments: &BenchArguments,
+    (arguments, on): (&BenchArguments, &ModelArguments),
     models: &mut Models,
     prompts: &[Vec<Token>],
     text: &[Token],
 ) -> Result<Report> {
     let (target, draft) = (&mut models.target, &mut models.draft);
     let bytes = target.pass_bytes();
-    let peak = machine::peak_flops();
+    let on_processor = on.device == device::CPU;
+    let peak = on_processor.then(machine::peak_flops);
     let facts = ModelFacts::new(target);
     let draft_facts = draft.as_ref().map(ModelFacts::new);
-    let passes = passes::measure(target, draft.as_mut(), text)?;
+    let passes = passes::measure(target, draft.as_mut(), text, on_processor)?;
     let bandwidth = passes.read_bandwidth;
     let prefill = passes::prefill(target, text, peak)?;
     let roofline = Roofline {
@@ -179,10 +203,12 @@ fn measure(
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
         machine: Machine {
-            cpu: cpu(),
+            device: on.device.clone(),
+            draft_device: on.draft_device.as_ref().unwrap_or(&on.device).clone(),
+            cpu: device::processor(),
             threads: machine::threads(),
-            read_bandwidth_gb_s: bandwidth / 1e9,
-            peak_gflops: peak / 1e9,
+            read_bandwidth_gb_s: bandwidth.map(|bandwidth| bandwidth / 1e9),
+            peak_gflops: peak.map(|peak| peak / 1e9),
         },
         target: facts.clone(),
         draft: draft_facts.clone(),
@@ -197,7 +223,7 @@ fn measure(
         seed: arguments.seed.to_string(),
         passes,
         prefill,
-        determinism: determinism(arguments, &mut models.target, text)?,
+        determinism: determinism((arguments, on), &mut models.target, text)?,
         optimum: Vec::new(),
         results: Vec::new(),
     };
@@ -232,7 +258,7 @@ fn measure(
             let alphas: Vec<f64> = speeds.iter().filter_map(|speed| speed.alpha).collect();
             report.optimum.extend(optimum(temperature, median(alphas), costs));
             report.results.extend(speeds.into_iter().map(|speed| Outcome {
-                device: arguments.models.device.clone(),
+                device: on.device.clone(),
                 model: facts.name.clone(),
                 draft: draft_facts.as_ref().map(|draft| draft.name.clone()),
                 dtype: facts.dtype.clone(),
@@ -247,7 +273,7 @@ fn measure(
 
 /// Only where both sets of kernels exist; the model is loaded once more for it.
 fn determinism(
-    arguments: &BenchArguments,
+    (arguments, on): (&BenchArguments, &ModelArguments),
     target: &mut Model,
     text: &[Token],
 ) -> Result<Option<Determinism>> {
@@ -257,9 +283,9 @@ fn determinism(
     machine::set_kernels(Kernels::General);
     let name = match &arguments.synthetic {
         Some(size) => &format!("{SYNTHETIC}{size}"),
-        None => &arguments.models.model,
+        None => &on.model,
     };
-    let general = settings::open_again(name, &arguments.models.device);
+    let general = settings::open_again(name, &on.device);
     machine::set_kernels(Kernels::RowInvariant);
     passes::determinism(target, &mut general?, text).map(Some)
 }
@@ -271,11 +297,4 @@ fn optimum(temperature: f64, alpha: Option<f64>, costs: &PassCosts) -> Option<Op
     };
     let gamma = (0..passes::MOST_ROWS).max_by(|&a, &b| speedup(a).total_cmp(&speedup(b)))?;
     Some(Optimum { temperature, alpha, gamma, speedup: speedup(gamma) })
-}
-
-/// The processor's name, where the system tells it.
-fn cpu() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
-    name.unwrap_or(std::env::consts::ARCH).trim().to_owned()
 }

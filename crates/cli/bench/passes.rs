@@ -30,12 +30,14 @@ pub(super) struct PassCosts {
     /// A pass of one row of the draft, the mean of three after a pass of the target, in passes of one
     /// row of the target.
     pub(super) c: Option<f64>,
+    /// The first pass of the target, of one row: it compiles kernels where a device needs that.
+    pub(super) first_pass_seconds: f64,
     /// Bytes per second of the fastest of several plain readers of as many bytes as the target has
-    /// weights, in turn with passes of one row.
+    /// weights, in turn with passes of one row: on the processor.
     #[serde(skip)]
-    pub(super) read_bandwidth: f64,
+    pub(super) read_bandwidth: Option<f64>,
     /// The reader's time over that of the pass.
-    pub(super) read_share: f64,
+    pub(super) read_share: Option<f64>,
 }
 
 /// A prompt of many tokens.
@@ -45,8 +47,8 @@ pub(super) struct Prefill {
     seconds: f64,
     pub(super) tokens_per_second: f64,
     pub(super) gflops: f64,
-    /// Of independent multiply-adds on the same threads.
-    pub(super) share_of_peak: f64,
+    /// Of independent multiply-adds on the same threads: on the processor.
+    pub(super) share_of_peak: Option<f64>,
 }
 
 /// The same model with burn's own kernels and f32 weights, its passes in turn with ours.
@@ -120,10 +122,12 @@ fn cycled(tokens: &[Token], count: usize, vocab: usize) -> Vec<Token> {
     tokens.iter().map(known).cycle().take(count).collect()
 }
 
+/// `on_processor`: whether the target runs where the readers do.
 pub(super) fn measure(
     target: &mut Model,
     draft: Option<&mut Model>,
     text: &[Token],
+    on_processor: bool,
 ) -> Result<PassCosts> {
     let vocab = draft.as_ref().map_or(target.vocab(), |draft| draft.vocab());
     let bytes = usize::try_from(target.pass_bytes())?;
@@ -135,6 +139,7 @@ pub(super) fn measure(
     let kernels = machine::kernels();
     let lane = |model, rows| Lane::new(kernels, model, rows, &new);
     let mut models: Vec<&mut dyn LanguageModel> = vec![target.language_model()];
+    let first_pass_seconds = first_pass(models[0], &new)?;
     // Each number of rows takes turns with one row alone: heavy passes lower the clock of some
     // machines, and would make the light ones between them look slow.
     let (mut v, mut ones) = (vec![1.0], Vec::new());
@@ -147,8 +152,10 @@ pub(super) fn measure(
         ones.push(one);
     }
     let t1 = median(ones).unwrap_or_default();
-    let readers = Readers::new(bytes)?;
-    let (bandwidth, read_share) = bandwidth(&mut models[0], &prefix, &new, &readers)?;
+    let reading = match on_processor {
+        true => Some(bandwidth(&mut models[0], &prefix, &new, &Readers::new(bytes)?)?),
+        false => None,
+    };
     let mut c = None;
     if let Some(draft) = draft {
         models.push(draft.language_model());
@@ -163,9 +170,19 @@ pub(super) fn measure(
         t1_seconds: t1,
         v,
         c,
-        read_bandwidth: bandwidth,
-        read_share,
+        first_pass_seconds,
+        read_bandwidth: reading.map(|(bandwidth, _)| bandwidth),
+        read_share: reading.map(|(_, share)| share),
     })
+}
+
+fn first_pass(model: &mut dyn LanguageModel, new: &[Token]) -> Result<f64> {
+    let sequence = model.open()?;
+    let begun = Instant::now();
+    model.forward(&[Pass { sequence, tokens: &new[..1], rows: 1 }])?;
+    let seconds = begun.elapsed().as_secs_f64();
+    model.close(sequence);
+    Ok(seconds)
 }
 
 /// The bandwidth of the fastest plain reader, and its time as a share of that of a pass of one row;
@@ -208,7 +225,7 @@ impl PassCosts {
 }
 
 /// A pass over up to 512 tokens.
-pub(super) fn prefill(model: &mut Model, text: &[Token], peak: f64) -> Result<Prefill> {
+pub(super) fn prefill(model: &mut Model, text: &[Token], peak: Option<f64>) -> Result<Prefill> {
     let config = &model.config().transformer;
     let (layers, width) = (config.layers, config.heads * config.head_dim);
     let head = config.vocab * config.hidden;
@@ -236,7 +253,7 @@ pub(super) fn prefill(model: &mut Model, text: &[Token], peak: f64) -> Result<Pr
         seconds: best,
         tokens_per_second: n / best,
         gflops: flops / best / 1e9,
-        share_of_peak: flops / best / peak,
+        share_of_peak: peak.map(|peak| flops / best / peak),
     })
 }
 
@@ -278,8 +295,9 @@ mod tests {
             t1_seconds: 1.0,
             v: vec![1.0, 1.5, 1.75],
             c: None,
-            read_bandwidth: 1.0,
-            read_share: 1.0,
+            first_pass_seconds: 1.0,
+            read_bandwidth: None,
+            read_share: None,
         };
         let expected =
             [(1.0, 1.0), (1.5, 1.25), (2.0, 1.5), (2.5, 1.625), (3.0, 1.75), (5.0, 2.25)];

@@ -8,15 +8,19 @@ pub(super) fn print(report: &Report) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let Report { machine, target, passes, prefill, .. } = report;
     let mebibytes = |bytes: u64| bytes as f64 / 1e6;
-    writeln!(
-        out,
-        "{}, {} threads: reads {:.1} GB/s over {:.1} MB, multiplies {:.0} Gflop/s",
-        machine.cpu,
-        machine.threads,
-        machine.read_bandwidth_gb_s,
-        mebibytes(target.pass_bytes),
-        machine.peak_gflops
-    )?;
+    write!(out, "device {}", machine.device)?;
+    if machine.draft_device != machine.device {
+        write!(out, ", the draft on {}", machine.draft_device)?;
+    }
+    write!(out, "\n{}, {} threads", machine.cpu, machine.threads)?;
+    if let Some(bandwidth) = machine.read_bandwidth_gb_s {
+        let bytes = mebibytes(target.pass_bytes);
+        write!(out, ": reads {bandwidth:.1} GB/s over {bytes:.1} MB")?;
+    }
+    if let Some(peak) = machine.peak_gflops {
+        write!(out, ", multiplies {peak:.0} Gflop/s")?;
+    }
+    writeln!(out)?;
     for model in [Some(target), report.draft.as_ref()].into_iter().flatten() {
         writeln!(
             out,
@@ -27,12 +31,11 @@ pub(super) fn print(report: &Report) -> io::Result<()> {
             mebibytes(model.pass_bytes)
         )?;
     }
-    writeln!(
-        out,
-        "\none row: {:.3} ms, {:.0} % of the read bandwidth",
-        passes.t1_seconds * 1e3,
-        100.0 * passes.read_share
-    )?;
+    write!(out, "\none row: {:.3} ms", passes.t1_seconds * 1e3)?;
+    if let Some(share) = passes.read_share {
+        write!(out, ", {:.0} % of the read bandwidth", 100.0 * share)?;
+    }
+    writeln!(out, "; the first one {:.0} ms", passes.first_pass_seconds * 1e3)?;
     if let Some(c) = passes.c {
         writeln!(out, "draft step c: {c:.3}")?;
     }
@@ -40,13 +43,15 @@ pub(super) fn print(report: &Report) -> io::Result<()> {
     let numbers = row(&mut (1..=passes.v.len()).map(|n| format!("{n:>5}")));
     let costs = row(&mut passes.v.iter().map(|v| format!("{v:>5.2}")));
     writeln!(out, "rows n      {numbers}\npass v(n)   {costs}")?;
-    writeln!(
+    write!(
         out,
-        "prompt: {:.0} tokens/s, {:.0} Gflop/s, {:.0} % of peak",
-        prefill.tokens_per_second,
-        prefill.gflops,
-        100.0 * prefill.share_of_peak
+        "prompt: {:.0} tokens/s, {:.0} Gflop/s",
+        prefill.tokens_per_second, prefill.gflops
     )?;
+    if let Some(share) = prefill.share_of_peak {
+        write!(out, ", {:.0} % of peak", 100.0 * share)?;
+    }
+    writeln!(out)?;
     if let Some(price) = &report.determinism {
         writeln!(
             out,
@@ -104,7 +109,7 @@ fn line(out: &mut dyn Write, outcome: &Outcome) -> io::Result<()> {
         optional(speed.achieved_share),
         speed.tokens_per_round,
         speed.drafted_per_round,
-        percent(speed.roofline_share),
+        speed.roofline_share.map_or("-".to_owned(), percent),
         percent(speed.share.draft),
         percent(speed.share.verify),
         percent(speed.share.sampler),

@@ -138,8 +138,8 @@ pub(super) struct Speed {
     pub(super) acceptance_by_position: Vec<f64>,
     pub(super) tokens_per_round: f64,
     pub(super) drafted_per_round: f64,
-    /// Bytes of weights read in a second, as a share of what a plain reader reads.
-    pub(super) roofline_share: f64,
+    /// Bytes of weights read in a second, as a share of what a plain reader reads: on the processor.
+    pub(super) roofline_share: Option<f64>,
     pub(super) share: Share,
     /// Whether the median speed-up is above 1.
     pub(super) pays: bool,
@@ -159,7 +159,8 @@ pub(super) struct Share {
 pub(super) struct Roofline {
     pub(super) target_bytes: f64,
     pub(super) draft_bytes: f64,
-    pub(super) bandwidth: f64,
+    /// Of the processor; unknown elsewhere.
+    pub(super) bandwidth: Option<f64>,
 }
 
 impl Speed {
@@ -212,7 +213,7 @@ impl Speed {
                 .collect(),
             tokens_per_round: sum(|run| run.tokens as f64, runs) / rounds,
             drafted_per_round: drafted / rounds,
-            roofline_share: read / seconds / roofline.bandwidth,
+            roofline_share: roofline.bandwidth.map(|bandwidth| read / seconds / bandwidth),
             share: Share { draft, verify, sampler, other: 1.0 - draft - verify - sampler },
             pays: drafts && median_speedup > 1.0,
         }

@@ -19,9 +19,11 @@
 //! ```
 //!
 //! Two layers: plain slices ([`linear`], [`attention`], [`norm`], [`rope`], [`glu`], [`embedding`]),
-//! with a yardstick for their speed ([`limits`]), and, behind the feature `burn`, the same on burn tensors (module `burn`).
+//! with a yardstick for their speed ([`limits`]), and, behind the feature `burn`, the same on burn
+//! tensors (module `burn`), where the features `wgpu` and `cuda` add kernels for GPUs, which keep the
+//! promise in an order of their own.
 //! This is the only crate of the workspace with `unsafe` code: intrinsics in `simd`, disjoint
-//! writes in [`team`], and the memory map in [`map`].
+//! writes in [`team`], the memory map in [`map`], and launches of GPU kernels.
 
 pub mod attention;
 #[cfg(feature = "burn")]

@@ -171,6 +171,13 @@ impl TransformerConfig {
         self.kv_heads * self.head_dim
     }
 
+    /// Cuts the context to what the keys or values of a layer may take: `limit` bytes.
+    pub(crate) fn limit_context(&mut self, limit: Option<u64>) {
+        let position = (self.kv_width() * size_of::<f32>()) as u64;
+        let most = limit.and_then(|limit| usize::try_from(limit / position).ok());
+        self.context = self.context.min(most.unwrap_or(usize::MAX).max(1));
+    }
+
     fn check(&self, file: &str) -> Result<(), Error> {
         let sizes = [
             ("vocab_size", self.vocab),

@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf};
 
+use draftproof_kernels::burn::check::DeviceFault;
+
 /// A failure to load a model, or to use two of them together.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -68,12 +70,47 @@ pub enum Error {
     #[error("the text cannot be encoded: {0}")]
     Encode(String),
     /// A device that this build does not have.
-    #[error("device {name:?}: expected one of {available}, which this build contains")]
+    #[error(
+        "device {name:?}: expected one of {available}, which this build contains (it lacks {})",
+        if missing.is_empty() { "none" } else { missing }
+    )]
     Device {
         /// The name asked for.
         name: String,
-        /// The names that exist.
+        /// The kinds of device that this build contains.
         available: String,
+        /// The kinds it lacks.
+        missing: String,
+    },
+    /// A device that this machine does not have.
+    #[error("device {name:?}: expected one of the {kind} devices of this machine, found {offered}")]
+    NoSuchDevice {
+        /// The name asked for.
+        name: String,
+        /// The kind of device.
+        kind: &'static str,
+        /// Those that are there.
+        offered: String,
+    },
+    /// A device that is there and does not open.
+    #[error("device {name:?} ({what}) cannot be used: {message}")]
+    DeviceOpen {
+        /// The name asked for.
+        name: String,
+        /// What it is.
+        what: String,
+        /// What its library said.
+        message: String,
+    },
+    /// A device that computes wrongly.
+    #[error("device {name:?} ({adapter}) is refused, since it computes wrongly: {fault}")]
+    DeviceFault {
+        /// The name asked for.
+        name: String,
+        /// The hardware's own name.
+        adapter: String,
+        /// What it computed and what it should have.
+        fault: DeviceFault,
     },
     /// A built-in model that does not exist.
     #[error("built-in model {name:?}: expected one of {available}")]

@@ -10,6 +10,7 @@ use draftproof_decode::{
     LanguageModel, ModelError,
     lm::{Pass, Rows, SequenceId, check_batch},
 };
+use draftproof_kernels::burn::largest_tensor;
 
 use crate::{
     cache::SequenceCache,
@@ -30,6 +31,8 @@ pub struct TransformerModel {
     layers: usize,
     context: usize,
     vocab: usize,
+    /// The most rows of a pass whose activations fit into tensors of the device.
+    most_rows: usize,
     /// Usable ids without a string, whose logits become −∞.
     holes: Vec<usize>,
     sequences: BTreeMap<SequenceId, SequenceCache>,
@@ -58,6 +61,7 @@ impl TransformerModel {
             layers: config.layers,
             context: config.context,
             vocab: config.vocab,
+            most_rows: most_rows(config, largest_tensor(device)),
             holes: Vec::new(),
             sequences: BTreeMap::new(),
             next: 0,
@@ -124,6 +128,37 @@ impl TransformerModel {
         logits.try_into_vec_as().map_err(|error| ModelError::Backend(error.to_string()))
     }
 
+    /// Runs what of a pass comes before its last `most` rows, if no row of it is wanted; returns the
+    /// rest.
+    fn lead_in<'a>(&mut self, pass: Pass<'a>, most: usize) -> Result<Pass<'a>, ModelError> {
+        let Pass { sequence, mut tokens, rows } = pass;
+        let (most, kept) = (most.max(1), rows.max(1));
+        while tokens.len() > most.max(kept) {
+            let count = most.min(tokens.len() - kept);
+            let (first, rest) = tokens.split_at(count);
+            self.forward_at_once(&[Pass { sequence, tokens: first, rows: 0 }])?;
+            tokens = rest;
+        }
+        Ok(Pass { sequence, tokens, rows })
+    }
+
+    fn forward_at_once(&mut self, batch: &[Pass<'_>]) -> Result<Vec<Rows>, ModelError> {
+        // Out of the map for the pass: several are written at once, and each must be the only owner
+        // of its tensors to be written in place.
+        let mut caches: Vec<SequenceCache> = batch
+            .iter()
+            .map(|pass| self.sequences.remove(&pass.sequence).expect("checked to be open"))
+            .collect();
+        let logits = self.pass(batch, &mut caches);
+        for (pass, mut cache) in batch.iter().zip(caches) {
+            if logits.is_ok() {
+                cache.commit(pass.tokens.len());
+            }
+            self.sequences.insert(pass.sequence, cache);
+        }
+        logits.map(|logits| self.split(batch, logits))
+    }
+
     fn split(&self, batch: &[Pass<'_>], mut logits: Vec<f32>) -> Vec<Rows> {
         for row in logits.chunks_exact_mut(self.vocab) {
             for &id in &self.holes {
@@ -162,20 +197,13 @@ impl LanguageModel for TransformerModel {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
-        // Out of the map for the pass: several are written at once, and each must be the only owner
-        // of its tensors to be written in place.
-        let mut caches: Vec<SequenceCache> = batch
-            .iter()
-            .map(|pass| self.sequences.remove(&pass.sequence).expect("checked to be open"))
-            .collect();
-        let logits = self.pass(batch, &mut caches);
-        for (pass, mut cache) in batch.iter().zip(caches) {
-            if logits.is_ok() {
-                cache.commit(pass.tokens.len());
-            }
-            self.sequences.insert(pass.sequence, cache);
+        let most = self.most_rows / batch.len();
+        if batch.iter().all(|pass| pass.tokens.len() <= most) {
+            return self.forward_at_once(batch);
         }
-        logits.map(|logits| self.split(batch, logits))
+        let rest: Vec<Pass<'_>> =
+            batch.iter().map(|pass| self.lead_in(*pass, most)).collect::<Result<_, _>>()?;
+        self.forward_at_once(&rest)
     }
 
     fn len(&self, sequence: SequenceId) -> Result<usize, ModelError> {
@@ -200,5 +228,72 @@ impl LanguageModel for TransformerModel {
 
     fn close(&mut self, sequence: SequenceId) {
         self.sequences.remove(&sequence);
+    }
+}
+
+/// How many rows of the widest activation are `limit` bytes.
+fn most_rows(config: &TransformerConfig, limit: Option<u64>) -> usize {
+    let widest = config.hidden.max(config.intermediate).max(config.query_width());
+    let rows = limit.map(|limit| limit / (widest * size_of::<f32>()) as u64);
+    rows.and_then(|rows| usize::try_from(rows).ok()).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use draftproof_decode::Token;
+
+    use super::*;
+    use crate::{
+        rope::{RopeConfig, RopeScaling},
+        synthetic::Arbitrary,
+    };
+
+    fn config() -> TransformerConfig {
+        TransformerConfig {
+            vocab: 40,
+            hidden: 16,
+            intermediate: 24,
+            layers: 2,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 8,
+            context: 64,
+            norm_epsilon: 1e-5,
+            rope: RopeConfig { theta: 10_000.0, scaling: RopeScaling::None },
+            attention_bias: false,
+            mlp_bias: false,
+            tied_head: true,
+        }
+    }
+
+    #[test]
+    fn a_pass_that_does_not_fit_runs_in_pieces_and_gives_the_same_rows() {
+        let (config, device) = (config(), Device::default());
+        let network = config.init(&mut Arbitrary::new(&device)).unwrap();
+        let run = |most_rows: usize| {
+            let mut model = TransformerModel::new(network.clone(), &config, &device);
+            model.most_rows = most_rows;
+            let text: Vec<Token> = (0..13).map(Token).collect();
+            let [a, b] = [(); 2].map(|()| model.open().unwrap());
+            let batch = [
+                Pass { sequence: a, tokens: &text, rows: 4 },
+                Pass { sequence: b, tokens: &text[3..], rows: 0 },
+            ];
+            let rows = model.forward(&batch).unwrap();
+            let more = model.forward(&[Pass { sequence: b, tokens: &text[..2], rows: 1 }]).unwrap();
+            assert_eq!((model.len(a).unwrap(), model.len(b).unwrap()), (13, 12));
+            let all = rows.iter().chain(&more).map(|rows| (0..rows.len()).map(|i| rows.row(i)));
+            all.flatten().flatten().map(|logit| logit.to_bits()).collect::<Vec<u32>>()
+        };
+        let whole = run(usize::MAX);
+        for most_rows in [0, 2, 5, 8, 20, 26] {
+            assert_eq!(run(most_rows), whole, "{most_rows}");
+        }
+    }
+
+    #[test]
+    fn the_widest_activation_sets_the_rows() {
+        assert_eq!(most_rows(&config(), None), usize::MAX);
+        assert_eq!(most_rows(&config(), Some(24 * 4 * 7 + 5)), 7);
     }
 }

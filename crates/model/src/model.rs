@@ -7,6 +7,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use draftproof_decode::{LanguageModel, Token};
+use draftproof_kernels::burn as kernels;
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -37,6 +38,7 @@ pub struct Model {
     weight_type: WeightType,
     pass_bytes: u64,
     identity: Identity,
+    full_context: usize,
     language_model: TransformerModel,
 }
 
@@ -67,7 +69,9 @@ impl Model {
         let Some(bytes) = json("config.json")? else {
             return Err(Error::Missing { place: source.place(), expected: "config.json".into() });
         };
-        let config = ModelConfig::parse(&source.label("config.json"), &bytes)?;
+        let mut config = ModelConfig::parse(&source.label("config.json"), &bytes)?;
+        let full_context = config.transformer.context;
+        config.transformer.limit_context(kernels::largest_tensor(device));
         let file = "generation_config.json";
         let generation_config = match json(file)? {
             Some(bytes) => GenerationConfig::parse(&source.label(file), &bytes)?,
@@ -103,6 +107,7 @@ impl Model {
             weight_type: weights.weight_type(),
             pass_bytes,
             identity,
+            full_context,
             language_model,
         })
     }
@@ -126,6 +131,7 @@ impl Model {
             weight_type: weights.weight_type(),
             pass_bytes: pass_bytes(&network, &transformer),
             identity: Identity { config: digest.clone(), weights: digest, tokenizer: None },
+            full_context: transformer.context,
             language_model: TransformerModel::new(network, &transformer, device),
             config: ModelConfig {
                 model_type: "llama".into(),
@@ -199,6 +205,13 @@ impl Model {
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// The context that `config.json` says, if the device's limit for one buffer allows less for the
+    /// caches of a layer.
+    #[must_use]
+    pub fn cut_context(&self) -> Option<usize> {
+        (self.full_context > self.config.transformer.context).then_some(self.full_context)
     }
 
     /// The number of usable ids.

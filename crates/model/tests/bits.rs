@@ -23,7 +23,7 @@ fn assert_same(found: &Rows, expected: &[Vec<f32>], first: usize, about: &str) {
 }
 
 /// Any cut of the text into passes, alone or beside other sequences, on one thread or two.
-fn assert_bits(model: &mut TransformerModel, text: &[Token], about: &str) {
+pub(crate) fn assert_bits(model: &mut TransformerModel, text: &[Token], about: &str) {
     let expected = one_by_one(model, text);
     for sizes in [vec![text.len()], vec![2], vec![5], vec![1, 9], vec![17, 1, 3], vec![33]] {
         for threads in [1, 2] {

@@ -4,6 +4,9 @@
 
 /// The promise *Bits*: a row depends on its prefix only, to the last bit.
 mod bits;
+/// Devices other than the processor.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod devices;
 /// The built-in pair.
 mod fable;
 /// The reference checkpoints: same logits, same greedy text as transformers.

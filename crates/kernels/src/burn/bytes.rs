@@ -8,6 +8,8 @@
 
 use ::burn::tensor::{AllocationProperty, Bytes, DType, Device, Shape, Tensor, TensorData};
 
+use super::facts;
+
 /// The bytes as they lie, or a copy if they are not at a multiple of `size`, 2 or 4.
 fn aligned(bytes: bytes::Bytes, size: usize) -> Bytes {
     if bytes.as_ptr().addr().is_multiple_of(size) {
@@ -44,7 +46,8 @@ pub fn weight_data(
     TensorData::from_bytes(aligned(bytes, size), shape, dtype)
 }
 
-/// The tensor of [`weight_data`].
+/// The tensor of [`weight_data`]. Where kernels read bf16 by words of two, rows of an odd number of
+/// values are widened to f32.
 ///
 /// # Panics
 /// As [`weight_data`].
@@ -55,5 +58,10 @@ pub fn weights<const D: usize>(
     dtype: DType,
     device: &Device,
 ) -> Tensor<D> {
-    Tensor::from_data(weight_data(owner, shape, dtype), (device, dtype))
+    let [.., width] = shape[..] else { panic!("expected a matrix or a vector, found {shape:?}") };
+    let data = weight_data(owner, shape, dtype);
+    if dtype == DType::BF16 && width % 2 == 1 && facts::reads_words(device) {
+        return Tensor::from_data(data.convert_dtype(DType::F32), (device, DType::F32));
+    }
+    Tensor::from_data(data, (device, dtype))
 }

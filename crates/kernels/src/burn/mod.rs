@@ -1,9 +1,10 @@
 //! The kernels on burn tensors: [`RowInvariantOps`] as a burn backend extension, and a function for
 //! each operation that hides the dispatch.
 //!
-//! Flex (burn's CPU backend) runs the kernels of this crate, unless [`set_kernels`] asks for burn's
-//! own. Another backend that is listed gets the default bodies, plain burn ops that compute the
-//! same but promise no bits; [`row_invariant`] says which it is.
+//! Flex (burn's CPU backend) and CubeCL's devices (wgpu, CUDA) run the kernels of this crate, unless
+//! [`set_kernels`] asks for burn's own; [`check`] tells whether a device computes right. Another
+//! backend that is listed gets the default bodies, plain burn ops that compute the same but promise
+//! no bits; [`row_invariant`] says which it is.
 //!
 //! Weights are f32 or bf16 as they were loaded, `[outputs, inputs]`; everything else is f32. A
 //! tensor that is not in one piece is copied first, so keep weights and caches whole.
@@ -12,6 +13,10 @@
 //! it on, and put the result back.
 
 mod bytes;
+pub mod check;
+#[cfg(feature = "cube")]
+mod cube;
+mod facts;
 #[cfg(feature = "cpu")]
 mod flex;
 mod general;
@@ -24,6 +29,7 @@ use ::burn::{
 };
 
 pub use bytes::{weight_data, weights};
+pub use facts::{largest_tensor, memory};
 pub use general::General;
 pub use mode::{Kernels, kernels, set_kernels};
 pub use ops::{Bias, RowInvariantOps};

@@ -21,7 +21,7 @@ pub enum Bias<B: Backend> {
 /// [`row_invariance`](Self::row_invariance) says so.
 ///
 /// Shapes are those of the functions in [`burn`](crate::burn).
-#[backend_extension(Flex: cfg(feature = "cpu"))]
+#[backend_extension(Flex: cfg(feature = "cpu"), Cube: cfg(feature = "cube"))]
 pub trait RowInvariantOps: Backend {
     /// Whether the backend that holds `probe` keeps the promise.
     fn row_invariance(probe: FloatTensor<Self>) -> bool {

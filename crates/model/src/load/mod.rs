@@ -6,9 +6,10 @@
 mod safetensors;
 mod source;
 
-use std::fmt;
+use std::{fmt, ops::Range};
 
 use burn::tensor::{Device, Tensor, TensorData};
+use draftproof_kernels::burn::largest_tensor;
 
 pub use safetensors::Checkpoint;
 pub use source::Source;
@@ -29,8 +30,24 @@ pub trait Weights {
     /// # Errors
     /// As [`take`](Self::take).
     fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<Tensor<2>, Error> {
-        let data = self.take(name, &shape)?;
-        Ok(Tensor::from_data(data, self.device()))
+        self.rows(name, shape, 0..shape[0])
+    }
+
+    /// Some rows of a [`matrix`](Self::matrix): what is too large for one tensor is loaded in parts.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take), or if the rows are more than fit into one tensor.
+    fn rows(
+        &mut self,
+        name: &str,
+        shape: [usize; 2],
+        rows: Range<usize>,
+    ) -> Result<Tensor<2>, Error> {
+        let [_, width] = shape;
+        let values = self.take(name, &shape)?.to_vec::<f32>();
+        let values = values.unwrap_or_else(|error| panic!("{name}: values are f32: {error:?}"));
+        let part = values[rows.start * width..rows.end * width].to_vec();
+        Ok(Tensor::from_data(TensorData::new(part, [rows.len(), width]), self.device()))
     }
 
     /// The device that will hold them.
@@ -71,6 +88,19 @@ impl WeightType {
             Self::F16 => pairs().map(|bits| half::f16::from_bits(bits).to_f32()).collect(),
             Self::Bf16 => pairs().map(|bits| half::bf16::from_bits(bits).to_f32()).collect(),
         }
+    }
+}
+
+/// Refuses a tensor of more bytes than one may have on the device.
+fn check_size(device: &Device, file: &str, name: &str, bytes: usize) -> Result<(), Error> {
+    match largest_tensor(device) {
+        Some(limit) if bytes as u64 > limit => Err(Error::Tensor {
+            file: file.into(),
+            tensor: name.into(),
+            expected: format!("at most {limit} bytes, the device's limit for one buffer"),
+            found: format!("{bytes} bytes"),
+        }),
+        _ => Ok(()),
     }
 }
 

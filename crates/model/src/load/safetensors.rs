@@ -4,7 +4,10 @@
 //! disagree with their byte ranges; here every file's length, every name and every shape is
 //! compared with the configuration before the first tensor is read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use ::safetensors::tensor::{Dtype, Metadata};
 use burn::tensor::{DType, Device, Tensor, TensorData};
@@ -13,7 +16,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Source, WeightType, Weights,
+    Source, WeightType, Weights, check_size,
     source::{Blob, Shared},
 };
 use crate::{
@@ -276,20 +279,32 @@ impl Weights for Checkpoint {
     }
 
     /// On the bytes as they are stored, shared by all tensors: nothing is widened.
-    fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<Tensor<2>, Error> {
+    fn rows(
+        &mut self,
+        name: &str,
+        shape: [usize; 2],
+        rows: Range<usize>,
+    ) -> Result<Tensor<2>, Error> {
         let (entry, weight_type) = self.find(name, &shape, "the checkpoint")?;
+        let (index, start) = (entry.shard, entry.start);
+        let row_bytes = entry.bytes / shape[0].max(1);
+        let (start, bytes) = (start + (rows.start * row_bytes) as u64, rows.len() * row_bytes);
+        let own = [rows.len(), shape[1]];
         let dtype = match weight_type {
-            WeightType::F32 => DType::F32,
-            WeightType::Bf16 if kernels::row_invariant(&self.device) => DType::BF16,
+            WeightType::F32 => Some(DType::F32),
+            WeightType::Bf16 if kernels::row_invariant(&self.device) => Some(DType::BF16),
             // General kernels would widen it for every call.
-            WeightType::Bf16 | WeightType::F16 => {
-                let data = self.take(name, &shape)?;
-                return Ok(Tensor::from_data(data, &self.device));
-            }
+            WeightType::Bf16 | WeightType::F16 => None,
         };
-        let (index, start, bytes) = (entry.shard, entry.start, entry.bytes);
+        let held = own.iter().product::<usize>() * dtype.map_or(4, |dtype| dtype.size());
+        check_size(&self.device, &self.shards[index].label, name, held)?;
         let shard = &mut self.shards[index];
-        Ok(kernels::weights(shard.view(start, bytes)?, shape, dtype, &self.device))
+        let Some(dtype) = dtype else {
+            let bytes = shard.blob.read(shard.data_start + start, bytes)?;
+            let data = TensorData::new(weight_type.widen(&bytes), own);
+            return Ok(Tensor::from_data(data, &self.device));
+        };
+        Ok(kernels::weights(shard.view(start, bytes)?, own, dtype, &self.device))
     }
 
     fn device(&self) -> &Device {

@@ -1,0 +1,276 @@
+//! The kernels on CubeCL's devices: wgpu (Vulkan, Metal, DX12, WebGPU) and CUDA.
+//!
+//! Each operation is one compiled kernel for all row counts: its grid grows with the rows, its code
+//! and the order of its sums do not. (A driver may contract two specialisations of one kernel
+//! differently, so there are none that depend on the pass.) The orders are stated by module; they
+//! are not those of the CPU, and agree with it to rounding.
+//!
+//! Weights in bf16 lie packed in words of two and are widened by a shift, which is exact: no device
+//! feature is needed.
+
+mod attention;
+mod launch;
+mod linear;
+mod rowwise;
+
+use burn::{
+    backend::{TensorMetadata, ops::IntTensorOps},
+    tensor::{DType, IntDType, Shape},
+};
+use burn_cubecl::{CubeBackend, tensor::CubeTensor};
+use cubecl::{MemoryScope, client::Client};
+
+use self::{launch::whole, linear::Words};
+use super::{Bias, General, Kernels, RowInvariantOps, kernels};
+use crate::{attention::AttentionRule, glu::Activation, norm::RmsForm, rope::RopeLayout};
+
+fn dims<const D: usize>(tensor: &CubeTensor) -> [usize; D] {
+    let shape = tensor.meta.shape();
+    std::array::from_fn(|i| shape[i])
+}
+
+/// Bytes in use and bytes set aside on the device.
+pub(super) fn memory(client: &Client) -> (u64, u64) {
+    let usage = client.memory_report(MemoryScope::Device).usage();
+    (usage.bytes_in_use, usage.bytes_reserved)
+}
+
+fn is_general() -> bool {
+    kernels() == Kernels::General
+}
+
+/// A weight in one piece, and what its words are.
+fn weight(tensor: CubeTensor) -> (CubeTensor, Words) {
+    let words = match tensor.dtype {
+        DType::F32 => Words::F32,
+        DType::BF16 => Words::Bf16,
+        other => panic!("expected F32 or BF16 weights, found {other:?}"),
+    };
+    let [_, inputs] = dims(&tensor);
+    assert!(inputs.is_multiple_of(words.values()), "rows of whole words, found {inputs} bf16");
+    (whole(tensor), words)
+}
+
+fn linear(x: &CubeTensor, weight_: CubeTensor, bias: Bias<CubeBackend>) -> CubeTensor {
+    let (weight, words) = weight(weight_);
+    let bias = match bias {
+        Bias::None => None,
+        Bias::Some(bias) => Some(whole(bias)),
+    };
+    linear::linear(x, &weight, words, bias.as_ref())
+}
+
+/// The tensor to be written in place: itself if it is whole and nobody else holds it, else a copy.
+fn owned(tensor: CubeTensor) -> CubeTensor {
+    let tensor = whole(tensor);
+    if tensor.can_mut() { tensor } else { tensor.copy() }
+}
+
+fn reshape<const D: usize>(mut tensor: CubeTensor, shape: [usize; D]) -> CubeTensor {
+    let shape = Shape::from(shape);
+    debug_assert!(tensor.is_contiguous() && shape.num_elements() == tensor.shape().num_elements());
+    tensor = CubeTensor::new_contiguous(
+        tensor.client,
+        tensor.device,
+        shape,
+        tensor.handle,
+        tensor.dtype,
+    );
+    tensor
+}
+
+impl RowInvariantOps for CubeBackend {
+    fn row_invariance(probe: CubeTensor) -> bool {
+        drop(probe);
+        !is_general()
+    }
+
+    fn row_linear(x: CubeTensor, weight: CubeTensor, bias: Bias<Self>) -> CubeTensor {
+        if is_general() {
+            return General::<Self>::linear(x, weight, bias);
+        }
+        linear(&whole(x), weight, bias)
+    }
+
+    fn row_linear3(
+        x: CubeTensor,
+        weight_a: CubeTensor,
+        weight_b: CubeTensor,
+        weight_c: CubeTensor,
+        bias_a: Bias<Self>,
+        bias_b: Bias<Self>,
+        bias_c: Bias<Self>,
+    ) -> (CubeTensor, CubeTensor, CubeTensor) {
+        if is_general() {
+            let (weights, biases) = ([weight_a, weight_b, weight_c], [bias_a, bias_b, bias_c]);
+            return General::<Self>::linear3(x, weights, biases);
+        }
+        let x = whole(x);
+        (linear(&x, weight_a, bias_a), linear(&x, weight_b, bias_b), linear(&x, weight_c, bias_c))
+    }
+
+    fn row_gated(
+        x: CubeTensor,
+        gate: CubeTensor,
+        gate_bias: Bias<Self>,
+        up: CubeTensor,
+        up_bias: Bias<Self>,
+        activation: Activation,
+    ) -> CubeTensor {
+        if is_general() {
+            return General::<Self>::gated(x, (gate, gate_bias), (up, up_bias), activation);
+        }
+        let x = whole(x);
+        rowwise::glu(&linear(&x, gate, gate_bias), &linear(&x, up, up_bias), activation)
+    }
+
+    fn row_glu(gate: CubeTensor, up: CubeTensor, activation: Activation) -> CubeTensor {
+        if is_general() {
+            return General::<Self>::glu(gate, up, activation);
+        }
+        rowwise::glu(&whole(gate), &whole(up), activation)
+    }
+
+    fn row_rms_norm(x: CubeTensor, weight: CubeTensor, epsilon: f64, form: RmsForm) -> CubeTensor {
+        if is_general() {
+            return General::<Self>::rms_norm(x, weight, epsilon, form);
+        }
+        rowwise::rms_norm(&whole(x), &whole(weight), epsilon as f32, form)
+    }
+
+    fn row_add_rms_norm(
+        residual: CubeTensor,
+        x: CubeTensor,
+        weight: CubeTensor,
+        epsilon: f64,
+        form: RmsForm,
+    ) -> (CubeTensor, CubeTensor) {
+        if is_general() {
+            return General::<Self>::add_rms_norm(residual, x, weight, epsilon, form);
+        }
+        rowwise::add_rms_norm(&whole(residual), &whole(x), &whole(weight), epsilon as f32, form)
+    }
+
+    fn row_layer_norm(
+        x: CubeTensor,
+        weight: CubeTensor,
+        bias: CubeTensor,
+        epsilon: f64,
+    ) -> CubeTensor {
+        if is_general() {
+            return General::<Self>::layer_norm(x, weight, bias, epsilon);
+        }
+        rowwise::layer_norm(&whole(x), &whole(weight), &whole(bias), epsilon as f32)
+    }
+
+    fn row_rope(x: CubeTensor, cos: CubeTensor, sin: CubeTensor, layout: RopeLayout) -> CubeTensor {
+        if is_general() {
+            return General::<Self>::rope(x, cos, sin, layout);
+        }
+        rowwise::rope(&whole(x), &whole(cos), &whole(sin), layout)
+    }
+
+    fn row_embedding(table: CubeTensor, ids: CubeTensor) -> CubeTensor {
+        if is_general() {
+            return General::<Self>::embedding(table, ids);
+        }
+        let ids = match ids.dtype {
+            DType::I32 | DType::U32 => ids,
+            _ => Self::int_cast(ids, IntDType::I32),
+        };
+        let (table, words) = weight(table);
+        rowwise::embedding(&table, words, &whole(ids))
+    }
+
+    fn row_append(cache: CubeTensor, new: CubeTensor, at: usize) -> CubeTensor {
+        if is_general() {
+            return General::<Self>::append(cache, new, at);
+        }
+        let cache = owned(cache);
+        rowwise::append(&cache, &whole(new), at);
+        cache
+    }
+
+    fn row_attention_block(
+        x: CubeTensor,
+        weight_q: CubeTensor,
+        weight_k: CubeTensor,
+        weight_v: CubeTensor,
+        weight_o: CubeTensor,
+        bias_q: Bias<Self>,
+        bias_k: Bias<Self>,
+        bias_v: Bias<Self>,
+        bias_o: Bias<Self>,
+        cos: CubeTensor,
+        sin: CubeTensor,
+        keys: CubeTensor,
+        values: CubeTensor,
+        at: usize,
+        rule: AttentionRule,
+        layout: RopeLayout,
+    ) -> (CubeTensor, CubeTensor, CubeTensor) {
+        if is_general() {
+            return General::<Self>::attention_block(
+                x,
+                [weight_q, weight_k, weight_v],
+                [bias_q, bias_k, bias_v],
+                (weight_o, bias_o),
+                [cos, sin],
+                [keys, values],
+                at,
+                rule,
+                layout,
+            );
+        }
+        let AttentionRule { heads, kv_heads, head_dim, .. } = rule;
+        let [rows, _] = dims(&x);
+        let x = whole(x);
+        let (cos, sin) = (whole(cos), whole(sin));
+        let split = |y, heads| reshape(y, [rows, heads, head_dim]);
+        let query = split(linear(&x, weight_q, bias_q), heads);
+        let key = split(linear(&x, weight_k, bias_k), kv_heads);
+        let value = split(linear(&x, weight_v, bias_v), kv_heads);
+        let query = rowwise::rope(&query, &cos, &sin, layout);
+        let key = rowwise::rope(&key, &cos, &sin, layout);
+        let (mixed, keys, values) = Self::row_attention(query, key, value, keys, values, at, rule);
+        (linear(&mixed, weight_o, bias_o), keys, values)
+    }
+
+    fn row_feed_forward(
+        x: CubeTensor,
+        gate: CubeTensor,
+        gate_bias: Bias<Self>,
+        up: CubeTensor,
+        up_bias: Bias<Self>,
+        down: CubeTensor,
+        down_bias: Bias<Self>,
+        activation: Activation,
+    ) -> CubeTensor {
+        let inner = Self::row_gated(x, gate, gate_bias, up, up_bias, activation);
+        Self::row_linear(inner, down, down_bias)
+    }
+
+    fn row_attention(
+        query: CubeTensor,
+        key: CubeTensor,
+        value: CubeTensor,
+        keys: CubeTensor,
+        values: CubeTensor,
+        at: usize,
+        rule: AttentionRule,
+    ) -> (CubeTensor, CubeTensor, CubeTensor) {
+        if is_general() {
+            return General::<Self>::append_and_attend(
+                query,
+                [key, value],
+                [keys, values],
+                at,
+                rule,
+            );
+        }
+        let keys = Self::row_append(keys, key, at);
+        let values = Self::row_append(values, value, at);
+        let mixed = attention::attention(&whole(query), [&keys, &values], at, rule);
+        (mixed, keys, values)
+    }
+}
