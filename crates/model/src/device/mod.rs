@@ -38,7 +38,6 @@ struct Kind {
 }
 
 /// A device that is there, not opened yet.
-#[derive(Debug)]
 struct Offer {
     /// What can be said before it is opened.
     what: String,

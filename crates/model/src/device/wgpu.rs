@@ -2,10 +2,8 @@
 
 use burn::{
     backend::{
-        CubeDevice, DispatchDevice,
-        wgpu::{
-            RuntimeOptions, WgpuDevice, WgpuDeviceKind, graphics::AutoGraphicsApi, try_init_setup,
-        },
+        CubeDevice, DispatchDevice, WgpuDevice, WgpuDeviceKind,
+        wgpu::{RuntimeOptions, graphics::AutoGraphicsApi, try_init_setup},
     },
     tensor::{Device, DeviceType},
 };
@@ -23,11 +21,11 @@ pub(super) fn offered(kind: DeviceType) -> Vec<Offer> {
             _ => None,
         })
         .collect();
-    adapters.sort_by_key(|device| rank(device.kind));
+    adapters.sort_by_key(|device| rank(&device.kind));
     adapters.into_iter().map(offer).collect()
 }
 
-fn rank(kind: WgpuDeviceKind) -> usize {
+fn rank(kind: &WgpuDeviceKind) -> usize {
     match kind {
         WgpuDeviceKind::DiscreteGpu(_) => 0,
         WgpuDeviceKind::IntegratedGpu(_) => 1,

@@ -44,8 +44,8 @@ pub trait Weights {
         rows: Range<usize>,
     ) -> Result<Tensor<2>, Error> {
         let [_, width] = shape;
-        let values = self.take(name, &shape)?.to_vec::<f32>();
-        let values = values.unwrap_or_else(|error| panic!("{name}: values are f32: {error:?}"));
+        let values = self.take(name, &shape)?.try_to_vec::<f32>();
+        let values = values.expect("take returns f32");
         let part = values[rows.start * width..rows.end * width].to_vec();
         Ok(Tensor::from_data(TensorData::new(part, [rows.len(), width]), self.device()))
     }
