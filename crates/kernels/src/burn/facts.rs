@@ -13,7 +13,8 @@ pub fn largest_tensor(device: &Device) -> Option<u64> {
     None
 }
 
-/// Bytes of memory in use on the device and bytes set aside for use, if it counts them.
+/// Bytes of memory in use on the device and bytes set aside for use, if it counts them: those of the
+/// calling thread, since each has its own.
 #[must_use]
 pub fn memory(device: &Device) -> Option<(u64, u64)> {
     #[cfg(feature = "cube")]

@@ -29,9 +29,9 @@ fn dims<const D: usize>(tensor: &CubeTensor) -> [usize; D] {
     std::array::from_fn(|i| shape[i])
 }
 
-/// Bytes in use and bytes set aside on the device.
+/// Bytes in use and bytes set aside for the calling thread's stream.
 pub(super) fn memory(client: &Client) -> (u64, u64) {
-    let usage = client.memory_report(MemoryScope::Device).usage();
+    let usage = client.memory_report(MemoryScope::CurrentStream).usage();
     (usage.bytes_in_use, usage.bytes_reserved)
 }
 
