@@ -30,7 +30,8 @@ pub(super) struct PassCosts {
     /// A pass of one row of the draft, the mean of three after a pass of the target, in passes of one
     /// row of the target.
     pub(super) c: Option<f64>,
-    /// The first pass of the target, of one row: it compiles kernels where a device needs that.
+    /// The first pass of the target, of one row: it compiles the kernels that no check of the device
+    /// has compiled before.
     pub(super) first_pass_seconds: f64,
     /// Bytes per second of the fastest of several plain readers of as many bytes as the target has
     /// weights, in turn with passes of one row: on the processor.

@@ -1,7 +1,7 @@
 //! GPUs through CUDA.
 
 use burn::{
-    backend::{CubeDevice, DispatchDevice},
+    backend::DispatchDevice,
     tensor::{Device, DeviceType},
 };
 

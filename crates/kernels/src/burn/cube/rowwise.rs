@@ -113,7 +113,7 @@ fn rms_norm_kernel(
             let place = row * width + i;
             let mut value = x[place];
             if added {
-                value = residual[place] + value;
+                value += residual[place];
                 sum[place] = value;
             }
             squares = fma(value, value, squares);
@@ -130,11 +130,11 @@ fn rms_norm_kernel(
             let place = row * width + i;
             let mut value = x[place];
             if added {
-                value = residual[place] + value;
+                value += residual[place];
             }
             let mut factor = weight[i];
             if gemma {
-                factor = 1.0 + factor;
+                factor += 1.0;
             }
             out[place] = value * scale * factor;
             i += LANES;
@@ -381,7 +381,7 @@ fn embedding_kernel(
             Words::F32 => out[i] = f32::reinterpret(table[place]),
             Words::Bf16 => {
                 let word = table[place / 2];
-                let bits = select(place % 2 == 0, word << 16, word & 0xFFFF_0000);
+                let bits = select(place % 2 == 1, word & 0xFFFF_0000, word << 16);
                 out[i] = f32::reinterpret(bits);
             }
         }
