@@ -247,9 +247,14 @@ fn law_check(
 
 /// Each key by itself. A context is one token of four, so it repeats inside a block, and again after
 /// a rejection.
-fn watermark_keys(rule: Rule, drafts: Drafts, length: Length) -> Result<(f64, u64, String), Error> {
+fn watermark_keys(
+    rule: Rule,
+    drafts: Drafts,
+    length: Length,
+    keys: u64,
+) -> Result<(f64, u64, String), Error> {
     let (mut worst, mut paths, mut effect) = (0.0f64, 0, 0.0f64);
-    for key in 0..20 {
+    for key in 0..keys {
         let target = full(3, 9, 3.0);
         let scene = Scene {
             draft: drafts.source(&target),
