@@ -27,7 +27,7 @@
 mod context;
 pub mod g_values;
 mod key;
-mod scheme;
+pub mod scheme;
 pub mod tournament;
 
 use std::{collections::HashSet, fmt, sync::Arc};
