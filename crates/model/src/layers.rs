@@ -100,7 +100,11 @@ impl<const N: usize> LinearsConfig<N> {
 }
 
 /// The columns of a matrix as rows.
-fn columns(data: TensorData, [rows, width]: [usize; 2], wanted: std::ops::Range<usize>) -> TensorData {
+fn columns(
+    data: TensorData,
+    [rows, width]: [usize; 2],
+    wanted: std::ops::Range<usize>,
+) -> TensorData {
     let values: Vec<f32> = data.try_to_vec().expect("f32 values");
     let column = |column: usize| (0..rows).map(move |row| row * width + column);
     let shape = [wanted.len(), rows];

@@ -4,7 +4,9 @@ use draftproof_decode::{LanguageModel, Token, lm::Pass};
 use draftproof_model::{Model, WeightType, config::ModelConfig};
 use serde_json::Value;
 
-use crate::support::{CHECKPOINTS, Reference, TOLERANCE, argmax, cpu, distance, feed, golden, open};
+use crate::support::{
+    CHECKPOINTS, Reference, TOLERANCE, argmax, cpu, distance, feed, golden, open,
+};
 
 fn check_schedule(name: &str, cuts: &[usize], expected: &str) {
     let reference = Reference::of(name);
@@ -98,6 +100,25 @@ fn both_layouts_of_the_configuration_say_the_same() {
             ModelConfig::parse(file, &fs::read(golden(name).join(file)).unwrap()).unwrap()
         };
         assert_eq!(parse("config.json"), parse("config.v5.json"), "{name}");
+    }
+}
+
+#[test]
+fn parameters_and_the_bytes_of_a_pass_are_counted() {
+    for name in CHECKPOINTS {
+        let file = fs::read(golden(name).join("reference.json")).unwrap();
+        let json: Value = serde_json::from_slice(&file).unwrap();
+        let model = Model::open(&golden(name), &cpu()).unwrap();
+        assert_eq!(Some(model.parameters()), json["params"].as_u64(), "{name}");
+        // A pass reads rows of an embedding that is not the head, and of learned positions.
+        let config = &model.config().transformer;
+        let learned = if config.learned_positions { config.context } else { 0 };
+        let rows = learned + if config.tied_head { 0 } else { config.vocab };
+        let wide = match name {
+            "llama-bf16" => continue,
+            _ => 4 * (model.parameters() - (rows * config.hidden) as u64),
+        };
+        assert_eq!(model.pass_bytes(), wide, "{name}");
     }
 }
 
