@@ -260,6 +260,8 @@ impl<'a> Fields<'a> {
             ("use_qk_norm", false.into()),
             ("qk_norm", false.into()),
             ("alibi", false.into()),
+            ("rope_interleaved", false.into()),
+            ("use_mrope", false.into()),
             ("use_bidirectional_attention", false.into()),
             ("scale_attn_weights", true.into()),
             ("scale_attn_by_inverse_layer_idx", false.into()),
