@@ -6,6 +6,8 @@
 mod bits;
 /// The built-in pair.
 mod fable;
+/// What the configuration of each family means, and what it may not ask for.
+mod families;
 /// The reference checkpoints: same logits, same greedy text as transformers.
 mod golden;
 /// Files that lie: refused with a message, never a panic.
