@@ -47,6 +47,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Sixteen f32.
     type V: Copy;
 
+    /// Sixteen 32-bit integers.
+    type I: Copy;
+
     /// How many accumulators of sixteen lanes the registers hold, operands aside.
     const ACCUMULATORS: usize;
 
@@ -107,6 +110,30 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn sum4(self, v: [Self::V; 4]) -> [f32; 4] {
         [self.sum(v[0]), self.sum(v[1]), self.sum(v[2]), self.sum(v[3])]
     }
+
+    /// Lanes from bytes, 0 to 255.
+    fn bytes(self, from: &[u8; LANES]) -> Self::I;
+
+    /// Lanes from bytes, −128 to 127.
+    fn signed(self, from: &[u8; LANES]) -> Self::I;
+
+    /// `a & mask`.
+    fn and(self, a: Self::I, mask: u32) -> Self::I;
+
+    /// `a | b`.
+    fn or(self, a: Self::I, b: Self::I) -> Self::I;
+
+    /// `a | value` in the lanes whose bit in `lanes` is set, `a` in the others.
+    fn or_where(self, a: Self::I, lanes: u16, value: u32) -> Self::I;
+
+    /// `a << by`, by < 32.
+    fn shift_left(self, a: Self::I, by: u32) -> Self::I;
+
+    /// `a >> by` with zeros from above, by < 32.
+    fn shift_right(self, a: Self::I, by: u32) -> Self::I;
+
+    /// The lanes as f32; exact up to 2²⁴.
+    fn float(self, a: Self::I) -> Self::V;
 
     /// Asks for the cache line at `at`, which need not be a valid address.
     #[inline(always)]
