@@ -12,11 +12,11 @@ use crate::{
     simd::{Kernel, LANES, Simd},
 };
 
-/// Up to so many rows share vectors in registers.
-const IN_REGISTERS: usize = 4;
+/// Up to so many rows pass in [`InRegisters`]: in two tiles, each of which expands all weights.
+const FEW_ROWS: usize = 12;
 
 pub(super) fn run(isa: Isa, block: Block<'_>, weight: Blocks<'_>) {
-    if block.input.rows <= IN_REGISTERS {
+    if block.input.rows <= FEW_ROWS {
         with_format!(weight.format(), F => {
             isa.run(InRegisters { block, blocks: F::blocks(weight.bytes()) });
         });
@@ -54,28 +54,32 @@ struct InRegisters<'a, B> {
 
 impl<B: BlockOf> Kernel for InRegisters<'_, B> {
     type Output = ();
+    const BF16: bool = false;
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { block, blocks } = self;
-        let rows = block.input.rows;
-        if S::ACCUMULATORS >= 24 {
-            match rows {
-                1 => block.block_tiles::<S, B::Format, 1, 4>(simd, 0, blocks),
-                2 => block.block_tiles::<S, B::Format, 2, 4>(simd, 0, blocks),
-                3 => block.block_tiles::<S, B::Format, 3, 4>(simd, 0, blocks),
-                4 => block.block_tiles::<S, B::Format, 4, 4>(simd, 0, blocks),
-                rows => unreachable!("{rows} rows in a tile"),
-            }
-            return;
-        }
-        // Few registers: two rows at most.
-        let tiles = rows.div_ceil(2);
+        let most = if S::ACCUMULATORS >= 24 { 6 } else { 2 };
+        let tiles = block.input.rows.div_ceil(most);
         for tile in 0..tiles {
-            let rows = split(rows, tile, tiles);
-            match rows.len() {
-                1 => block.block_tiles::<S, B::Format, 1, 2>(simd, rows.start, blocks),
-                _ => block.block_tiles::<S, B::Format, 2, 2>(simd, rows.start, blocks),
+            let rows = split(block.input.rows, tile, tiles);
+            let first = rows.start;
+            if S::ACCUMULATORS >= 24 {
+                match rows.len() {
+                    1 => block.block_tiles::<S, B::Format, 1, 4>(simd, first, blocks),
+                    2 => block.block_tiles::<S, B::Format, 2, 2>(simd, first, blocks),
+                    3 => block.block_tiles::<S, B::Format, 3, 2>(simd, first, blocks),
+                    4 => block.block_tiles::<S, B::Format, 4, 2>(simd, first, blocks),
+                    5 => block.block_tiles::<S, B::Format, 5, 2>(simd, first, blocks),
+                    6 => block.block_tiles::<S, B::Format, 6, 2>(simd, first, blocks),
+                    rows => unreachable!("{rows} rows in a tile"),
+                }
+            } else {
+                match rows.len() {
+                    1 => block.block_tiles::<S, B::Format, 1, 2>(simd, first, blocks),
+                    2 => block.block_tiles::<S, B::Format, 2, 1>(simd, first, blocks),
+                    rows => unreachable!("{rows} rows in a tile"),
+                }
             }
         }
     }
@@ -142,6 +146,10 @@ fn dots<S: Simd, F: Format, const R: usize, const O: usize>(
                 simd.prefetch(line.wrapping_add(64 * piece));
             }
         }
+        let mut scales = [F::scales(simd, &w[0][b]); O];
+        for o in 1..O {
+            scales[o] = F::scales(simd, &w[o][b]);
+        }
         for i in 0..steps::<F>() {
             let at = b * (F::VALUES / LANES) + i * F::VECTORS;
             let mut xs: [&[[f32; LANES]]; R] = [&[]; R];
@@ -149,7 +157,7 @@ fn dots<S: Simd, F: Format, const R: usize, const O: usize>(
                 xs[r] = &x_lanes[r][at..at + F::VECTORS];
             }
             for o in 0..O {
-                let values = F::step(simd, &w[o][b], i);
+                let values = F::step(simd, &w[o][b], &scales[o], i);
                 for v in 0..F::VECTORS {
                     for r in 0..R {
                         acc[r][o] = simd.fma(simd.load(&xs[r][v]), values[v], acc[r][o]);

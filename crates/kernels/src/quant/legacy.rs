@@ -1,11 +1,15 @@
-//! Blocks of 32 values with scales of their own.
+//! Blocks of 32 values with scales of their own. Every value is `q·d + m` with m = 0, −8·d or −16·d
+//! where the block has none; the product is exact, and so is the sum where m is a multiple of d.
 
-use super::{BlockOf, Format, half, part};
-use crate::simd::Simd;
+use super::{BlockOf, Format, Scales, half, part};
+use crate::simd::{LANES, Simd};
 
 /// A format whose block is `[u8; $bytes]` and that gives both its vectors in one step.
 macro_rules! format32 {
-    ($(#[$doc:meta])* $name:ident, $bytes:literal, |$simd:ident, $block:ident| $body:expr) => {
+    (
+        $(#[$doc:meta])* $name:ident, $bytes:literal, $simd:ident, $block:ident,
+        scales $scales:expr, values $values:expr
+    ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
         #[allow(non_camel_case_types, reason = "the names that everybody uses")]
@@ -26,9 +30,21 @@ macro_rules! format32 {
             }
 
             #[inline(always)]
-            fn step<S: Simd>($simd: S, $block: &[u8; $bytes], _i: usize) -> [S::V; 4] {
-                let [low, high]: [S::V; 2] = $body;
-                [low, high, low, high]
+            fn scales<S: Simd>($simd: S, $block: &[u8; $bytes]) -> Scales<S> {
+                Scales { whole: $scales, groups: [[0.0; LANES]; 2] }
+            }
+
+            #[inline(always)]
+            fn step<S: Simd>(
+                $simd: S,
+                $block: &[u8; $bytes],
+                scales: &Scales<S>,
+                _i: usize,
+            ) -> [S::V; 4] {
+                let ([low, up], [d, m]) = ($values, scales.whole);
+                let low = $simd.fma($simd.float(low), d, m);
+                let up = $simd.fma($simd.float(up), d, m);
+                [low, up, low, up]
             }
         }
     };
@@ -45,56 +61,47 @@ fn nibbles<S: Simd>(simd: S, bytes: &[u8; 16]) -> [S::I; 2] {
 #[inline(always)]
 fn fives<S: Simd>(simd: S, bytes: &[u8; 16], high: &[u8; 4]) -> [S::I; 2] {
     let [low, up] = nibbles(simd, bytes);
-    let bits = |at: usize| u16::from_le_bytes([high[at], high[at + 1]]);
-    [simd.or_where(low, bits(0), 16), simd.or_where(up, bits(2), 16)]
+    [simd.or_where(low, half(high, 0), 16), simd.or_where(up, half(high, 2), 16)]
 }
 
-/// `(q − zero)·d`.
+/// d, and what makes values of which `zero` is the middle.
 #[inline(always)]
-fn centred<S: Simd>(simd: S, q: [S::I; 2], zero: f32, d: f32) -> [S::V; 2] {
-    let (zero, d) = (simd.splat(zero), simd.splat(d));
-    [simd.mul(simd.sub(simd.float(q[0]), zero), d), simd.mul(simd.sub(simd.float(q[1]), zero), d)]
-}
-
-/// `q·d + m`; the product is exact.
-#[inline(always)]
-fn lifted<S: Simd>(simd: S, q: [S::I; 2], d: f32, m: f32) -> [S::V; 2] {
-    let (d, m) = (simd.splat(d), simd.splat(m));
-    [simd.fma(simd.float(q[0]), d, m), simd.fma(simd.float(q[1]), d, m)]
+fn centred<S: Simd>(simd: S, d: u16, zero: f32) -> [S::V; 2] {
+    let d = simd.splat_half(d);
+    [d, simd.mul(d, simd.splat(-zero))]
 }
 
 format32!(
     /// d, then 32 signed bytes.
-    Q8_0, 34, |simd, block| {
-        let d = simd.splat(half(block, 0));
-        let q = |at| simd.float(simd.signed(part(block, at)));
-        [simd.mul(q(2), d), simd.mul(q(18), d)]
-    }
+    Q8_0, 34, simd, block,
+    scales [simd.splat_half(half(block, 0)), simd.zero()],
+    values [simd.signed(part(block, 2)), simd.signed(part(block, 18))]
 );
 
 format32!(
     /// d, then 16 bytes: value i is the lower half of byte i, value i + 16 the upper one.
-    Q4_0, 18, |simd, block| centred(simd, nibbles(simd, part(block, 2)), 8.0, half(block, 0))
+    Q4_0, 18, simd, block,
+    scales centred(simd, half(block, 0), 8.0),
+    values nibbles(simd, part(block, 2))
 );
 
 format32!(
     /// d, m, then nibbles as in Q4_0.
-    Q4_1, 20, |simd, block| {
-        lifted(simd, nibbles(simd, part(block, 4)), half(block, 0), half(block, 2))
-    }
+    Q4_1, 20, simd, block,
+    scales [simd.splat_half(half(block, 0)), simd.splat_half(half(block, 2))],
+    values nibbles(simd, part(block, 4))
 );
 
 format32!(
     /// d, the fifth bits of all values, then nibbles as in Q4_0.
-    Q5_0, 22, |simd, block| {
-        centred(simd, fives(simd, part(block, 6), part(block, 2)), 16.0, half(block, 0))
-    }
+    Q5_0, 22, simd, block,
+    scales centred(simd, half(block, 0), 16.0),
+    values fives(simd, part(block, 6), part(block, 2))
 );
 
 format32!(
     /// d, m, the fifth bits of all values, then nibbles as in Q4_0.
-    Q5_1, 24, |simd, block| {
-        let q = fives(simd, part(block, 8), part(block, 4));
-        lifted(simd, q, half(block, 0), half(block, 2))
-    }
+    Q5_1, 24, simd, block,
+    scales [simd.splat_half(half(block, 0)), simd.splat_half(half(block, 2))],
+    values fives(simd, part(block, 8), part(block, 4))
 );

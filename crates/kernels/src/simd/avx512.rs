@@ -3,11 +3,11 @@
 use std::arch::x86_64::{
     __m512, __m512i, _CMP_LT_OQ, _MM_HINT_T0, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32,
     _mm_loadu_si128, _mm_movehl_ps, _mm_prefetch, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps,
-    _mm256_castps256_ps128, _mm256_extractf128_ps, _mm256_loadu_si256, _mm512_add_epi32,
-    _mm512_add_ps, _mm512_and_epi32, _mm512_castps_si512, _mm512_castps512_ps128,
+    _mm256_castps256_ps128, _mm256_extractf128_ps, _mm256_loadu_si256, _mm256_set1_epi16,
+    _mm512_add_epi32, _mm512_add_ps, _mm512_and_epi32, _mm512_castps_si512, _mm512_castps512_ps128,
     _mm512_castps512_ps256, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32,
-    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_div_ps,
-    _mm512_extractf32x8_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtph_ps,
+    _mm512_div_ps, _mm512_extractf32x8_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
     _mm512_mask_blend_ps, _mm512_mask_or_epi32, _mm512_maskz_loadu_ps,
     _mm512_maskz_permutexvar_epi8, _mm512_mul_ps, _mm512_or_epi32, _mm512_permute_ps,
     _mm512_permutex2var_ps, _mm512_permutexvar_ps, _mm512_set_epi32, _mm512_set1_epi32,
@@ -218,6 +218,12 @@ macro_rules! simd512 {
                     _mm_storeu_ps(out.as_mut_ptr(), _mm512_castps512_ps128(s));
                 }
                 out
+            }
+
+            #[inline(always)]
+            fn splat_half(self, bits: u16) -> __m512 {
+                // SAFETY: as in `vectorize`.
+                unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(bits.cast_signed())) }
             }
 
             #[inline(always)]
