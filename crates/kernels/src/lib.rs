@@ -18,7 +18,7 @@
 //! assert_eq!(both[2..], alone);
 //! ```
 //!
-//! Two layers: plain slices ([`linear`], [`attention`], [`norm`], [`rope`], [`glu`], [`embedding`]),
+//! Two layers: plain slices ([`linear`], [`attention`], [`norm`], [`rope`], [`glu`], [`softcap`], [`embedding`]),
 //! with a yardstick for their speed ([`limits`]), and, behind the feature `burn`, the same on burn tensors (module `burn`).
 //! This is the only crate of the workspace with `unsafe` code: intrinsics in `simd`, disjoint
 //! writes in [`team`], and the memory map in [`map`].
@@ -38,5 +38,6 @@ pub mod quant;
 pub mod rope;
 mod scratch;
 mod simd;
+pub mod softcap;
 pub mod team;
 pub mod weight;

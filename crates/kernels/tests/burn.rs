@@ -109,6 +109,15 @@ fn joined_maps_are_their_parts() {
 }
 
 #[test]
+fn bent_values_are_nearly_burns_and_shared_ones_stay() {
+    let x = tensor([7, 45], 1) * 9.0;
+    let before = bits(x.clone());
+    let y = kernels::softcap(x.clone(), 3.0);
+    assert_eq!(bits(x.clone()), before);
+    near(y, back(General::<Flex>::softcap(flex(x), 3.0)));
+}
+
+#[test]
 fn norms_are_nearly_burns_and_add_is_the_same_bits() {
     let (x, residual) = (tensor([5, 33], 1), tensor([5, 33], 2));
     let (weight, bias) = (tensor([33], 3), tensor([33], 4));

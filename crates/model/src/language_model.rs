@@ -15,7 +15,7 @@ use crate::{
     cache::SequenceCache,
     config::TransformerConfig,
     rope::Rope,
-    transformer::{Positions, Span, Transformer},
+    transformer::{Positions, Rotation, Span, Transformer},
 };
 
 /// A transformer and the caches of its open sequences.
@@ -25,7 +25,7 @@ use crate::{
 /// for bit: however the prefix was cut into passes, and whatever shared them.
 pub struct TransformerModel {
     network: Transformer,
-    rope: Rope,
+    ropes: Vec<Rope>,
     device: Device,
     layers: usize,
     context: usize,
@@ -53,9 +53,13 @@ impl TransformerModel {
     pub fn new(network: Transformer, config: &TransformerConfig, device: &Device) -> Self {
         Self {
             network,
-            rope: config.rope.init(config.head_dim, config.context, device),
+            ropes: config
+                .ropes
+                .iter()
+                .map(|rope| rope.init(config.head_dim, config.context, device))
+                .collect(),
             device: device.clone(),
-            layers: config.layers,
+            layers: config.layers.len(),
             context: config.context,
             vocab: config.vocab,
             holes: Vec::new(),
@@ -106,9 +110,15 @@ impl TransformerModel {
         let count = ids.len();
         ids.append(&mut positions);
         let input = Tensor::<1, Int>::from_data(TensorData::new(ids, [2 * count]), &self.device);
-        let (cos, sin) = self.rope.rows(input.clone().narrow(0, count, count), end);
+        let at = input.clone().narrow(0, count, count);
+        let rotate = |rope: &mut Rope| {
+            let (cos, sin) = rope.rows(at.clone(), end);
+            Rotation { cos, sin }
+        };
+        let rotations = self.ropes.iter_mut().map(rotate).collect();
+        let positions = Positions { ids: at, rotations };
         let ids = input.narrow(0, 0, count);
-        let hidden = self.network.forward(ids, &Positions { cos, sin }, &spans, caches);
+        let hidden = self.network.forward(ids, &positions, &spans, caches);
         let wanted = batch.iter().zip(&spans).filter(|(pass, _)| pass.rows > 0);
         let mut wanted: Vec<Tensor<2>> = wanted
             .map(|(pass, span)| {

@@ -1,48 +1,110 @@
-//! Linear maps, norms and embeddings: a weight, its shape, and the kernel that uses it.
+//! Linear maps, norms and embeddings: weights, their shapes, and the kernels that use them.
 //!
-//! Matrices stay in the type they were stored in (f32 or bf16); vectors are f32.
+//! Matrices stay in the type they were stored in (f32 or bf16; f16 is widened to f32); vectors are
+//! f32.
 
 use burn::{
     module::{Module, Param},
-    tensor::{Int, Tensor},
+    tensor::{Int, Tensor, TensorData},
 };
 use draftproof_kernels::{burn as kernels, norm::RmsForm};
 
-use crate::{Error, load::Weights};
+use crate::{Error, load::Weights, transformer::Visitor};
 
-/// Sizes of a [`Linear`].
-#[derive(Clone, Copy, Debug)]
-pub struct LinearConfig {
+/// Linear maps of one input, which may lie in one tensor.
+#[derive(Clone, Debug)]
+pub struct LinearsConfig<const N: usize> {
+    /// What the names begin with.
+    pub prefix: String,
+    /// A name for each map, or one for the tensor that holds them all.
+    pub names: &'static [&'static str],
     /// Width of the input.
     pub input: usize,
-    /// Width of the output.
-    pub output: usize,
-    /// Whether a bias is added.
+    /// Width of each output.
+    pub outputs: [usize; N],
+    /// Whether biases are added.
     pub bias: bool,
+    /// Whether matrices are stored `[input, output]`.
+    pub transposed: bool,
 }
 
 /// `y = x·Wᵀ + b`.
 #[derive(Module, Debug)]
 pub struct Linear {
-    /// `[output, input]`, as the files have it.
+    /// `[output, input]`.
     weight: Param<Tensor<2>>,
     /// `[output]`.
     bias: Option<Param<Tensor<1>>>,
 }
 
-impl LinearConfig {
-    /// Loads `prefix.weight` and, if there is one, `prefix.bias`.
+impl<const N: usize> LinearsConfig<N> {
+    /// The tensors' names, and the outputs in each.
+    fn stored(&self) -> impl Iterator<Item = (String, &[usize])> {
+        let each = self.outputs.len() / self.names.len();
+        let names = self.names.iter().map(|name| format!("{}.{name}", self.prefix));
+        names.zip(self.outputs.chunks(each))
+    }
+
+    fn shape(&self, output: usize) -> [usize; 2] {
+        if self.transposed { [self.input, output] } else { [output, self.input] }
+    }
+
+    /// Visits every tensor.
+    ///
+    /// # Errors
+    /// What `visit` returned.
+    pub fn tensors(&self, visit: &mut Visitor<'_>) -> Result<(), Error> {
+        for (name, parts) in self.stored() {
+            let output = parts.iter().sum();
+            visit(&format!("{name}.weight"), &self.shape(output))?;
+            if self.bias {
+                visit(&format!("{name}.bias"), &[output])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads the maps, in order.
     ///
     /// # Errors
     /// If a tensor is missing or of another shape.
-    pub fn init(&self, weights: &mut dyn Weights, prefix: &str) -> Result<Linear, Error> {
-        let weight = matrix(weights, &format!("{prefix}.weight"), [self.output, self.input])?;
-        let bias = match self.bias {
-            true => Some(vector(weights, &format!("{prefix}.bias"), self.output)?),
-            false => None,
-        };
-        Ok(Linear { weight, bias })
+    pub fn init(&self, weights: &mut dyn Weights) -> Result<[Linear; N], Error> {
+        let mut maps = Vec::with_capacity(N);
+        for (name, parts) in self.stored() {
+            let output = parts.iter().sum();
+            let mut start = 0;
+            for count in parts {
+                let rows = start..start + count;
+                start = rows.end;
+                let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
+                let shape = self.shape(output);
+                let weight = match self.transposed {
+                    true => {
+                        let data = columns(weights.take(&weight, &shape)?, shape, rows.clone());
+                        Tensor::from_data(data, weights.device())
+                    }
+                    false => weights.rows(&weight, shape, rows.clone())?,
+                };
+                let bias = match self.bias {
+                    true => {
+                        let all = vector(weights, &bias, output)?.val();
+                        Some(Param::from_tensor(all.narrow(0, rows.start, rows.len())))
+                    }
+                    false => None,
+                };
+                maps.push(Linear { weight: Param::from_tensor(weight), bias });
+            }
+        }
+        Ok(maps.try_into().expect("a map for each output"))
     }
+}
+
+/// The columns of a matrix as rows.
+fn columns(data: TensorData, [rows, width]: [usize; 2], wanted: std::ops::Range<usize>) -> TensorData {
+    let values: Vec<f32> = data.try_to_vec().expect("f32 values");
+    let column = |column: usize| (0..rows).map(move |row| row * width + column);
+    let shape = [wanted.len(), rows];
+    TensorData::new(wanted.flat_map(column).map(|at| values[at]).collect::<Vec<f32>>(), shape)
 }
 
 impl Linear {
@@ -69,40 +131,81 @@ impl Linear {
     }
 }
 
-/// Sizes of an [`RmsNorm`].
-#[derive(Clone, Copy, Debug)]
-pub struct RmsNormConfig {
+/// What a norm computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormForm {
+    /// `x / sqrt(mean(x²) + epsilon)`, times the weight or `1 + weight`.
+    Rms(RmsForm),
+    /// `(x − mean) / sqrt(variance + epsilon) · weight + bias`.
+    Layer,
+}
+
+/// A norm in the making.
+#[derive(Clone, Debug)]
+pub struct NormConfig {
+    /// The tensors' names without `.weight` and `.bias`.
+    pub name: String,
+    /// What it computes.
+    pub form: NormForm,
     /// Width of a row.
     pub width: usize,
-    /// Added to the mean square.
+    /// Added to the mean square, or the variance.
     pub epsilon: f64,
 }
 
-/// `x / sqrt(mean(x²) + epsilon) · weight`.
+/// A norm over rows; see [`NormForm`].
 #[derive(Module, Debug)]
-pub struct RmsNorm {
+pub struct Norm {
     /// `[width]`.
     weight: Param<Tensor<1>>,
+    /// `[width]`; layer norms have one.
+    bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    form: NormForm,
     epsilon: f64,
 }
 
-impl RmsNormConfig {
-    /// Loads `prefix.weight`.
+impl NormConfig {
+    /// Visits every tensor.
     ///
     /// # Errors
-    /// If the tensor is missing or of another shape.
-    pub fn init(&self, weights: &mut dyn Weights, prefix: &str) -> Result<RmsNorm, Error> {
-        let weight = vector(weights, &format!("{prefix}.weight"), self.width)?;
-        Ok(RmsNorm { weight, epsilon: self.epsilon })
+    /// What `visit` returned.
+    pub fn tensors(&self, visit: &mut Visitor<'_>) -> Result<(), Error> {
+        visit(&format!("{}.weight", self.name), &[self.width])?;
+        match self.form {
+            NormForm::Rms(_) => Ok(()),
+            NormForm::Layer => visit(&format!("{}.bias", self.name), &[self.width]),
+        }
+    }
+
+    /// Loads the norm.
+    ///
+    /// # Errors
+    /// If a tensor is missing or of another shape.
+    pub fn init(&self, weights: &mut dyn Weights) -> Result<Norm, Error> {
+        let Self { name, form, width, epsilon } = self;
+        let weight = vector(weights, &format!("{name}.weight"), *width)?;
+        let bias = match form {
+            NormForm::Rms(_) => None,
+            NormForm::Layer => Some(vector(weights, &format!("{name}.bias"), *width)?),
+        };
+        Ok(Norm { weight, bias, form: *form, epsilon: *epsilon })
     }
 }
 
-impl RmsNorm {
+impl Norm {
     /// # Shapes
-    /// - x: `[n, width]`
-    /// - output: `[n, width]`
-    pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        kernels::rms_norm(x, self.weight.val(), self.epsilon, RmsForm::Llama)
+    /// - x: `[…, width]`
+    /// - output: the same
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let weight = self.weight.val();
+        match (self.form, &self.bias) {
+            (NormForm::Rms(form), _) => kernels::rms_norm(x, weight, self.epsilon, form),
+            (NormForm::Layer, bias) => {
+                let bias = bias.as_ref().expect("layer norms have a bias").val();
+                kernels::layer_norm(x, weight, bias, self.epsilon)
+            }
+        }
     }
 
     /// `residual + x`, and its norm.
@@ -110,24 +213,33 @@ impl RmsNorm {
     /// # Shapes
     /// - residual, x, both outputs: `[n, width]`
     pub fn forward_sum(&self, residual: Tensor<2>, x: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
-        kernels::add_rms_norm(residual, x, self.weight.val(), self.epsilon, RmsForm::Llama)
+        match self.form {
+            NormForm::Rms(form) => {
+                kernels::add_rms_norm(residual, x, self.weight.val(), self.epsilon, form)
+            }
+            NormForm::Layer => {
+                let sum = residual + x;
+                (sum.clone(), self.forward(sum))
+            }
+        }
     }
 }
 
 /// A row for every id; serves as the head too when the two are tied.
 #[derive(Module, Debug)]
 pub struct Embedding {
-    /// `[vocab, hidden]`.
+    /// `[rows, hidden]`.
     weight: Param<Tensor<2>>,
 }
 
 impl Embedding {
-    /// Loads the table called `name`.
+    /// Loads the table called `name.weight`.
     ///
     /// # Errors
     /// If the tensor is missing or of another shape.
     pub fn init(weights: &mut dyn Weights, name: &str, shape: [usize; 2]) -> Result<Self, Error> {
-        Ok(Self { weight: matrix(weights, name, shape)? })
+        let weight = weights.matrix(&format!("{name}.weight"), shape)?;
+        Ok(Self { weight: Param::from_tensor(weight) })
     }
 
     /// The bytes of the table.
@@ -156,14 +268,6 @@ impl Embedding {
             _ => logits.narrow(1, 0, vocab),
         }
     }
-}
-
-fn matrix(
-    weights: &mut dyn Weights,
-    name: &str,
-    shape: [usize; 2],
-) -> Result<Param<Tensor<2>>, Error> {
-    Ok(Param::from_tensor(weights.matrix(name, shape)?))
 }
 
 fn vector(weights: &mut dyn Weights, name: &str, width: usize) -> Result<Param<Tensor<1>>, Error> {

@@ -44,6 +44,7 @@ pub mod load;
 pub mod machine;
 pub mod mlp;
 mod model;
+pub mod names;
 pub mod pair;
 pub mod rope;
 pub mod synthetic;

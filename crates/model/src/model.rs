@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     Error,
     builtin::{self, Role},
-    config::{ModelConfig, TransformerConfig},
+    config::ModelConfig,
     generation_config::GenerationConfig,
     language_model::TransformerModel,
     load::{Checkpoint, Source, WeightType},
@@ -83,7 +83,7 @@ impl Model {
                 .map(|bytes| hex(&Sha256::digest(bytes))),
         };
         let network = config.transformer.init(&mut weights)?;
-        let pass_bytes = pass_bytes(&network, &config.transformer);
+        let pass_bytes = pass_bytes(&network);
         let mut language_model = TransformerModel::new(network, &config.transformer, device);
         if let Some(tokenizer) = &tokenizer {
             language_model.limit_vocab(tokenizer.vocab());
@@ -112,9 +112,9 @@ impl Model {
     /// # Errors
     /// If there is no such size.
     pub fn synthetic(name: &str, device: &Device) -> Result<Self, Error> {
-        let transformer = synthetic::config(name)?;
+        let config = synthetic::config(name)?;
         let mut weights = Arbitrary::new(device);
-        let network = transformer.init(&mut weights)?;
+        let network = config.transformer.init(&mut weights)?;
         let name = format!("synthetic/{name}");
         let digest = hex(&Sha256::digest(&name));
         Ok(Self {
@@ -124,15 +124,10 @@ impl Model {
             unknown_eos: Vec::new(),
             parameters: network.num_params() as u64,
             weight_type: weights.weight_type(),
-            pass_bytes: pass_bytes(&network, &transformer),
+            pass_bytes: pass_bytes(&network),
             identity: Identity { config: digest.clone(), weights: digest, tokenizer: None },
-            language_model: TransformerModel::new(network, &transformer, device),
-            config: ModelConfig {
-                model_type: "llama".into(),
-                transformer,
-                bos: None,
-                eos: Vec::new(),
-            },
+            language_model: TransformerModel::new(network, &config.transformer, device),
+            config,
             name,
         })
     }
@@ -234,8 +229,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes of all weights, less an embedding of which a pass reads single rows only.
-fn pass_bytes(network: &Transformer, config: &TransformerConfig) -> u64 {
+/// The bytes of all weights, less tables of which a pass reads single rows only.
+fn pass_bytes(network: &Transformer) -> u64 {
     struct Bytes(u64);
     impl ModuleVisitor for Bytes {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -245,8 +240,7 @@ fn pass_bytes(network: &Transformer, config: &TransformerConfig) -> u64 {
     }
     let mut bytes = Bytes(0);
     network.visit(&mut bytes);
-    let table = network.embedding_bytes();
-    bytes.0 - if config.tied_head { 0 } else { table }
+    bytes.0 - network.table_bytes()
 }
 
 fn load_tokenizer(source: &Source) -> Result<Option<Tokenizer>, Error> {

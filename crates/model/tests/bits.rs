@@ -5,7 +5,7 @@ use draftproof_decode::{
 use draftproof_kernels::team;
 use draftproof_model::{Model, Role, TransformerModel};
 
-use crate::support::{LLAMAS, Reference, cpu, feed, open};
+use crate::support::{CHECKPOINTS, Reference, cpu, feed, open};
 
 /// The rows of a text, one token a pass: what every other way must give, to the last bit.
 fn one_by_one(model: &mut TransformerModel, text: &[Token]) -> Vec<Vec<f32>> {
@@ -69,7 +69,7 @@ fn assert_bits(model: &mut TransformerModel, text: &[Token], about: &str) {
 
 #[test]
 fn golden_rows_depend_on_their_prefix_only() {
-    for name in LLAMAS {
+    for name in CHECKPOINTS {
         assert_bits(&mut open(name), &Reference::of(name).ids("input_ids"), name);
     }
 }

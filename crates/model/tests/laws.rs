@@ -5,11 +5,11 @@ use draftproof_decode::{
 use draftproof_model::TransformerModel;
 use proptest::prelude::*;
 
-use crate::support::{LLAMAS, Reference, TOLERANCE, bits, distance, feed, open, tokens};
+use crate::support::{CHECKPOINTS, Reference, TOLERANCE, bits, distance, feed, open, tokens};
 
 #[test]
 fn truncation_is_as_if_the_tail_had_never_been() {
-    for name in LLAMAS {
+    for name in CHECKPOINTS {
         let reference = Reference::of(name);
         let (ids, full) = (reference.ids("input_ids"), reference.rows("logits_full"));
         let mut model = open(name);

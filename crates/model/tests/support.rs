@@ -12,7 +12,8 @@ use safetensors::SafeTensors;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
-pub(crate) const LLAMAS: [&str; 7] = [
+/// All of golden.
+pub(crate) const CHECKPOINTS: [&str; 16] = [
     "llama",
     "llama3-rope",
     "llama-bias-linear",
@@ -20,6 +21,15 @@ pub(crate) const LLAMAS: [&str; 7] = [
     "llama-sharded",
     "pair-target",
     "pair-draft",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "qwen3-yarn",
+    "gemma2",
+    "gemma3",
+    "phi3",
+    "smollm3",
+    "gpt2",
 ];
 
 /// See golden/README.md.

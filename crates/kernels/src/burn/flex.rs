@@ -19,6 +19,7 @@ use crate::{
     norm::{RmsForm, add_rms_norm, layer_norm, rms_norm},
     rope::{RopeLayout, rope},
     scratch,
+    softcap::softcap,
     weight::Weight,
 };
 
@@ -202,6 +203,13 @@ impl RowInvariantOps for Flex {
         let mut out = vec![0.0; shape.num_elements()];
         glu(activation, floats(&whole(&gate)), floats(&whole(&up)), &mut out);
         tensor(out, shape)
+    }
+
+    fn row_softcap(x: FlexTensor, cap: f32) -> FlexTensor {
+        if is_general() {
+            return General::<Self>::softcap(x, cap);
+        }
+        change(x, |x| softcap(x, cap))
     }
 
     fn row_rms_norm(x: FlexTensor, weight: FlexTensor, epsilon: f64, form: RmsForm) -> FlexTensor {

@@ -97,6 +97,12 @@ pub fn glu<const D: usize>(gate: Tensor<D>, up: Tensor<D>, activation: Activatio
     Tensor::from_dispatch(y)
 }
 
+/// `cap·tanh(x / cap)`, value by value, in place if nobody else holds x.
+#[must_use]
+pub fn softcap<const D: usize>(x: Tensor<D>, cap: f32) -> Tensor<D> {
+    Tensor::from_dispatch(Dispatch::row_softcap(x.into_dispatch(), cap))
+}
+
 /// `x / √(mean(x²) + ε)` times the weight, over the last dimension.
 ///
 /// # Shapes

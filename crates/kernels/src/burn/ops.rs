@@ -74,6 +74,11 @@ pub trait RowInvariantOps: Backend {
         General::<Self>::glu(gate, up, activation)
     }
 
+    /// `cap·tanh(x / cap)`.
+    fn row_softcap(x: FloatTensor<Self>, cap: f32) -> FloatTensor<Self> {
+        General::<Self>::softcap(x, cap)
+    }
+
     /// Root-mean-square norm over the last dimension.
     fn row_rms_norm(
         x: FloatTensor<Self>,

@@ -6,7 +6,7 @@
 mod safetensors;
 mod source;
 
-use std::fmt;
+use std::{fmt, ops::Range};
 
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -31,6 +31,20 @@ pub trait Weights {
     fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<Tensor<2>, Error> {
         let data = self.take(name, &shape)?;
         Ok(Tensor::from_data(data, self.device()))
+    }
+
+    /// Some rows of a matrix of `shape`, otherwise as [`matrix`](Self::matrix): some families keep
+    /// several maps in one tensor.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    fn rows(
+        &mut self,
+        name: &str,
+        shape: [usize; 2],
+        rows: Range<usize>,
+    ) -> Result<Tensor<2>, Error> {
+        Ok(self.matrix(name, shape)?.narrow(0, rows.start, rows.len()))
     }
 
     /// The device that will hold them.

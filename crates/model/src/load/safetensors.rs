@@ -4,7 +4,10 @@
 //! disagree with their byte ranges; here every file's length, every name and every shape is
 //! compared with the configuration before the first tensor is read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use ::safetensors::tensor::{Dtype, Metadata};
 use burn::tensor::{DType, Device, Tensor, TensorData};
@@ -19,7 +22,7 @@ use super::{
 use crate::{
     Error,
     config::TransformerConfig,
-    transformer::{HEAD, TIED},
+    names::Names,
 };
 
 const SINGLE: &str = "model.safetensors";
@@ -99,6 +102,7 @@ impl Checkpoint {
             let expected = format!("{SINGLE} or {INDEX}");
             return Err(Error::Missing { place: source.place(), expected });
         }
+        checkpoint.complete_names(&config.names);
         checkpoint.check(source, config)?;
         Ok(checkpoint)
     }
@@ -171,6 +175,16 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// Puts the family's prefix before all names of a checkpoint that leaves it out.
+    fn complete_names(&mut self, names: &Names) {
+        if let Some(prefix) = names.prefix
+            && !self.tensors.keys().any(|name| name.starts_with(prefix))
+        {
+            let tensors = std::mem::take(&mut self.tensors).into_iter();
+            self.tensors = tensors.map(|(name, entry)| (format!("{prefix}{name}"), entry)).collect();
+        }
+    }
+
     fn check(&mut self, source: &Source, config: &TransformerConfig) -> Result<(), Error> {
         let mut used = BTreeSet::new();
         let mut parameters = 0_u64;
@@ -185,10 +199,12 @@ impl Checkpoint {
         })?;
         let spare: Vec<String> =
             self.tensors.keys().filter(|name| !used.contains(*name)).cloned().collect();
+        let names = &config.names;
+        let head = format!("{}.weight", names.head);
         for name in spare {
-            if name == HEAD && config.tied_head {
+            if name == head && config.tied_head {
                 self.check_tied(config)?;
-            } else if !is_harmless(&name) {
+            } else if !names.buffers.iter().any(|end| name.ends_with(end)) {
                 let home = &self.shards[self.tensors[&name].shard].label;
                 let expected = "no tensor that config.json has no use for";
                 return Err(tensor_error(home, &name, expected, "one"));
@@ -228,13 +244,13 @@ impl Checkpoint {
     /// A tied checkpoint may carry the head as well, if it is the embedding.
     fn check_tied(&mut self, config: &TransformerConfig) -> Result<(), Error> {
         let shape = [config.vocab, config.hidden];
-        let head = self.take(HEAD, &shape)?;
-        let embedding = self.take(TIED, &shape)?;
+        let [head, tied] =
+            [config.names.head, config.names.embedding].map(|name| format!("{name}.weight"));
         // Bits, not values: a NaN is equal to itself here.
-        if head.as_bytes() != embedding.as_bytes() {
-            let home = &self.shards[self.tensors[HEAD].shard].label;
-            let expected = format!("the values of {TIED}, since config.json ties the two");
-            return Err(tensor_error(home, HEAD, expected, "others"));
+        if self.take(&head, &shape)?.as_bytes() != self.take(&tied, &shape)?.as_bytes() {
+            let home = &self.shards[self.tensors[&head].shard].label;
+            let expected = format!("the values of {tied}, since config.json ties the two");
+            return Err(tensor_error(home, &head, expected, "others"));
         }
         Ok(())
     }
@@ -275,21 +291,33 @@ impl Weights for Checkpoint {
         Ok(TensorData::new(weight_type.widen(&bytes), shape.to_vec()))
     }
 
-    /// On the bytes as they are stored, shared by all tensors: nothing is widened.
     fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<Tensor<2>, Error> {
+        self.rows(name, shape, 0..shape[0])
+    }
+
+    /// On the bytes as they are stored, shared by all tensors: nothing is widened.
+    fn rows(
+        &mut self,
+        name: &str,
+        shape: [usize; 2],
+        rows: Range<usize>,
+    ) -> Result<Tensor<2>, Error> {
         let (entry, weight_type) = self.find(name, &shape, "the checkpoint")?;
+        let width = entry.bytes / shape[0];
+        let (index, start) = (entry.shard, entry.start + (rows.start * width) as u64);
+        let (count, shape) = (rows.len() * width, [rows.len(), shape[1]]);
+        let shard = &mut self.shards[index];
         let dtype = match weight_type {
             WeightType::F32 => DType::F32,
             WeightType::Bf16 if kernels::row_invariant(&self.device) => DType::BF16,
             // General kernels would widen it for every call.
             WeightType::Bf16 | WeightType::F16 => {
-                let data = self.take(name, &shape)?;
+                let bytes = shard.blob.read(shard.data_start + start, count)?;
+                let data = TensorData::new(weight_type.widen(&bytes), shape);
                 return Ok(Tensor::from_data(data, &self.device));
             }
         };
-        let (index, start, bytes) = (entry.shard, entry.start, entry.bytes);
-        let shard = &mut self.shards[index];
-        Ok(kernels::weights(shard.view(start, bytes)?, shape, dtype, &self.device))
+        Ok(kernels::weights(shard.view(start, count)?, shape, dtype, &self.device))
     }
 
     fn device(&self) -> &Device {
@@ -334,11 +362,6 @@ fn is_plain_name(file: &str) -> bool {
     file.ends_with(".safetensors")
         && !file.starts_with('.')
         && file.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
-}
-
-/// Buffers that old checkpoints carry and that the configuration determines.
-fn is_harmless(name: &str) -> bool {
-    name.ends_with(".rotary_emb.inv_freq")
 }
 
 fn tensor_error(
