@@ -209,9 +209,7 @@ impl TransformerConfig {
                 (query, [hidden]),
                 self.attention_out_bias,
             ),
-            norms: self
-                .query_key_norms
-                .then(|| [names.query_norm, names.key_norm].map(head_norm)),
+            norms: self.query_key_norms.then(|| [names.query_norm, names.key_norm].map(head_norm)),
             rule: AttentionRule {
                 heads: self.heads,
                 kv_heads: self.kv_heads,

@@ -4,7 +4,9 @@ use draftproof_decode::{LanguageModel, Token, lm::Pass};
 use draftproof_model::{Model, WeightType, config::ModelConfig};
 use serde_json::Value;
 
-use crate::support::{CHECKPOINTS, Reference, TOLERANCE, argmax, cpu, distance, feed, golden, open};
+use crate::support::{
+    CHECKPOINTS, Reference, TOLERANCE, argmax, cpu, distance, feed, golden, open,
+};
 
 fn check_schedule(name: &str, cuts: &[usize], expected: &str) {
     let reference = Reference::of(name);

@@ -19,8 +19,7 @@ pub(super) const FAMILY: Family = Family {
 };
 
 fn parse(fields: Fields<'_>) -> Result<TransformerConfig, Error> {
-    let defaults =
-        Defaults { context: 4096 * 32, kv_heads: Some(8), ..Defaults::LLAMA };
+    let defaults = Defaults { context: 4096 * 32, kv_heads: Some(8), ..Defaults::LLAMA };
     let ropes = vec![ropes::one(fields, 10_000.0)?];
     let mut config = llama::plain(fields, &defaults, ropes)?;
     let window = windows::size(fields, Some(4096))?;

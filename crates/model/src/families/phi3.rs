@@ -13,13 +13,8 @@ use crate::{
     names::Names,
 };
 
-pub(super) const FAMILY: Family = Family {
-    model_type: "phi3",
-    architecture: "Phi3ForCausalLM",
-    reads: &[],
-    aliases: &[],
-    parse,
-};
+pub(super) const FAMILY: Family =
+    Family { model_type: "phi3", architecture: "Phi3ForCausalLM", reads: &[], aliases: &[], parse };
 
 const NAMES: Names = Names {
     query_key_value: &["self_attn.qkv_proj"],

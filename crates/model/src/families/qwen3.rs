@@ -19,12 +19,8 @@ pub(super) const FAMILY: Family = Family {
 };
 
 fn parse(fields: Fields<'_>) -> Result<TransformerConfig, Error> {
-    let defaults = Defaults {
-        context: 32_768,
-        kv_heads: Some(32),
-        head_dim: Some(128),
-        ..Defaults::LLAMA
-    };
+    let defaults =
+        Defaults { context: 32_768, kv_heads: Some(32), head_dim: Some(128), ..Defaults::LLAMA };
     let ropes = vec![ropes::one(fields, 10_000.0)?];
     let mut config = llama::plain(fields, &defaults, ropes)?;
     qwen2::set_windows(fields, &mut config.layers)?;

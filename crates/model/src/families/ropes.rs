@@ -83,11 +83,7 @@ fn combine(
     Ok(config)
 }
 
-fn object(
-    fields: Fields<'_>,
-    name: &str,
-    found: Option<&Value>,
-) -> Result<Option<Layout>, Error> {
+fn object(fields: Fields<'_>, name: &str, found: Option<&Value>) -> Result<Option<Layout>, Error> {
     match found {
         None => Ok(None),
         Some(Value::Object(raw)) => Object { fields, name, raw }.read().map(Some),

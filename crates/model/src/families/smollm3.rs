@@ -19,12 +19,8 @@ pub(super) const FAMILY: Family = Family {
 };
 
 fn parse(fields: Fields<'_>) -> Result<TransformerConfig, Error> {
-    let defaults = Defaults {
-        context: 32_768,
-        tied_head: true,
-        kv_heads: Some(4),
-        ..Defaults::LLAMA
-    };
+    let defaults =
+        Defaults { context: 32_768, tied_head: true, kv_heads: Some(4), ..Defaults::LLAMA };
     let ropes = vec![ropes::one(fields, 2_000_000.0)?];
     let mut config = llama::plain(fields, &defaults, ropes)?;
     drop_ropes(fields, &mut config.layers)?;

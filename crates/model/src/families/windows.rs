@@ -8,10 +8,7 @@ use crate::{
 };
 
 /// The window's size; null is none, and an absent field is `default`.
-pub(super) fn size(
-    fields: Fields<'_>,
-    default: Option<usize>,
-) -> Result<Option<usize>, Error> {
+pub(super) fn size(fields: Fields<'_>, default: Option<usize>) -> Result<Option<usize>, Error> {
     match fields.size("sliding_window")? {
         None if !fields.has("sliding_window") => Ok(default),
         size => Ok(size),
