@@ -6,6 +6,10 @@
 mod bits;
 /// The built-in pair.
 mod fable;
+/// GGUF files: the same logits as a folder's; files that lie are refused.
+mod gguf;
+/// GGUF files to take apart.
+mod gguf_file;
 /// The reference checkpoints: same logits, same greedy text as transformers.
 mod golden;
 /// Files that lie: refused with a message, never a panic.

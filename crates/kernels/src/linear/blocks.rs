@@ -64,14 +64,15 @@ impl<B: BlockOf> Kernel for InRegisters<'_, B> {
         for tile in 0..tiles {
             let rows = split(block.input.rows, tile, tiles);
             let first = rows.start;
+            // With more rows there are enough independent sums without more outputs.
             if S::ACCUMULATORS >= 24 {
                 match rows.len() {
                     1 => block.block_tiles::<S, B::Format, 1, 4>(simd, first, blocks),
                     2 => block.block_tiles::<S, B::Format, 2, 2>(simd, first, blocks),
-                    3 => block.block_tiles::<S, B::Format, 3, 2>(simd, first, blocks),
-                    4 => block.block_tiles::<S, B::Format, 4, 2>(simd, first, blocks),
-                    5 => block.block_tiles::<S, B::Format, 5, 2>(simd, first, blocks),
-                    6 => block.block_tiles::<S, B::Format, 6, 2>(simd, first, blocks),
+                    3 => block.block_tiles::<S, B::Format, 3, 1>(simd, first, blocks),
+                    4 => block.block_tiles::<S, B::Format, 4, 1>(simd, first, blocks),
+                    5 => block.block_tiles::<S, B::Format, 5, 1>(simd, first, blocks),
+                    6 => block.block_tiles::<S, B::Format, 6, 1>(simd, first, blocks),
                     rows => unreachable!("{rows} rows in a tile"),
                 }
             } else {
