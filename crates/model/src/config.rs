@@ -260,6 +260,8 @@ impl<'a> Fields<'a> {
             ("use_qk_norm", false.into()),
             ("qk_norm", false.into()),
             ("alibi", false.into()),
+            ("rope_interleaved", false.into()),
+            ("use_mrope", false.into()),
             ("use_bidirectional_attention", false.into()),
             ("scale_attn_weights", true.into()),
             ("scale_attn_by_inverse_layer_idx", false.into()),
@@ -361,7 +363,7 @@ pub(crate) mod tests {
     fn a_plain_configuration_is_read_with_its_defaults() {
         let config = parse(&small()).unwrap();
         assert_eq!(config.transformer.head_dim, 16);
-        assert_eq!(config.transformer.rope.scaling, RopeScaling::None);
+        assert_eq!(config.transformer.ropes[0].scaling, RopeScaling::None);
         assert_eq!((config.bos, config.eos), (Some(1), vec![2]));
         assert_eq!(with("eos_token_id", vec![2, 7]).unwrap().eos, [2, 7]);
         assert_eq!(with("eos_token_id", Value::Null).unwrap().eos, [0; 0]);
@@ -375,11 +377,18 @@ pub(crate) mod tests {
             ("architectures", vec!["LlamaForSequenceClassification"].into()),
             ("hidden_act", "gelu".into()),
             ("sliding_window", 8.into()),
-            ("layer_types", vec!["full_attention", "sliding_attention"].into()),
+            ("layer_types", vec!["full_attention"; 2].into()),
+            ("layer_types", vec!["full_attention", "sliding_attention", "full_attention"].into()),
+            ("layer_types", "full_attention".into()),
+            ("hidden_activation", "gelu_pytorch_tanh".into()),
+            ("no_rope_layers", vec![1, 1, 0].into()),
             ("partial_rotary_factor", 0.5.into()),
             ("quantization_config", serde_json::json!({"bits": 4})),
             ("final_logit_softcapping", 30.0.into()),
             ("rope_scaling", serde_json::json!({"type": "dynamic", "factor": 2.0})),
+            ("rope_scaling", serde_json::json!({"type": "default", "mrope_section": [8, 8]})),
+            ("rope_scaling", serde_json::json!({"type": "yarn", "rope_type": "linear"})),
+            ("rope_scaling", serde_json::json!({"rope_type": "yarn", "factor": 4.0})),
             ("rope_scaling", serde_json::json!({"rope_type": "linear"})),
             ("rope_scaling", serde_json::json!({"rope_type": "linear", "factor": 0.0})),
             ("rope_scaling", serde_json::json!({"factor": 2.0})),
@@ -391,6 +400,8 @@ pub(crate) mod tests {
             ("head_dim", 15.into()),
             ("max_position_embeddings", (1_u64 << 30).into()),
             ("vocab_size", 0.into()),
+            ("num_hidden_layers", 0.into()),
+            ("num_hidden_layers", ((1 << 16) + 1).into()),
             ("hidden_size", (1_u64 << 40).into()),
             ("num_attention_heads", 0.into()),
         ];
@@ -399,8 +410,15 @@ pub(crate) mod tests {
             assert!(message.contains(field), "{field} {value}: {message}");
             assert!(message.starts_with("config.json"), "{message}");
         }
-        for (field, value) in [("vocab_size", Value::from(-5)), ("hidden_size", 1.5.into())] {
-            assert!(with(field, value).is_err(), "{field}");
+        for (field, value) in [
+            ("vocab_size", Value::from(-5)),
+            ("hidden_size", 1.5.into()),
+            ("hidden_size", Value::Null),
+            ("hidden_act", 7.into()),
+            ("attention_bias", "yes".into()),
+        ] {
+            let message = with(field, value).unwrap_err().to_string();
+            assert!(message.contains(field), "{field}: {message}");
         }
     }
 
@@ -410,7 +428,7 @@ pub(crate) mod tests {
             ("partial_rotary_factor", Value::from(1)),
             ("sliding_window", Value::Null),
             ("quantization_config", Value::Null),
-            ("layer_types", vec!["full_attention"].into()),
+            ("layer_types", vec!["full_attention"; 3].into()),
             ("pretraining_tp", 2.into()),
             ("rope_parameters", serde_json::json!({"rope_type": "default", "rope_theta": 10000})),
         ] {
@@ -424,7 +442,7 @@ pub(crate) mod tests {
         let mut raw = small();
         raw.insert("rope_parameters".into(), linear.clone());
         let scaling = RopeScaling::Linear { factor: 2.0 };
-        assert_eq!(parse(&raw).unwrap().transformer.rope.scaling, scaling);
+        assert_eq!(parse(&raw).unwrap().transformer.ropes[0].scaling, scaling);
         raw.insert("rope_scaling".into(), linear);
         assert!(parse(&raw).is_ok());
         raw["rope_scaling"]["factor"] = 3.0.into();

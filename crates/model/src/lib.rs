@@ -26,7 +26,7 @@
 //! assert_eq!(rows[0].row(0).len(), 4096);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//! Reading order: [`config`], [`transformer`], [`attention`], [`cache`], [`language_model`].
+//! Reading order: [`config`], [`families`], [`transformer`], [`attention`], [`cache`], [`language_model`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

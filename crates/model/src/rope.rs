@@ -189,6 +189,25 @@ mod tests {
         assert_eq!(scaled[0], plain[0]);
         assert_eq!(scaled[7], plain[7] / 8.0);
         assert!(scaled.iter().zip(&plain).any(|(s, p)| *s < *p && *s > p / 8.0));
+        // The first pair turns 2.4 times within 15 positions, the last less than once.
+        let yarn = |truncate| RopeConfig {
+            theta: 10_000.0,
+            scaling: RopeScaling::Yarn {
+                factor: 8.0,
+                original: 15.0,
+                fast: 2.0,
+                slow: 0.5,
+                truncate,
+                attention: 1.25,
+            },
+        };
+        for truncate in [true, false] {
+            let scaled = yarn(truncate).frequencies(16);
+            assert_eq!((scaled[0], scaled[7]), (plain[0], plain[7] / 8.0));
+            assert!(scaled[1] < plain[1] && scaled[1] > plain[1] / 8.0);
+        }
+        assert_ne!(yarn(true).frequencies(16)[1], yarn(false).frequencies(16)[1]);
+        assert_eq!(yarn(true).amplitude(), 1.25);
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn assert_bits(model: &mut TransformerModel, text: &[Token], about: &str) {
     }
     // Three sequences of different lengths share each pass.
     let sequences = [(); 3].map(|()| model.open().unwrap());
-    for (start, size) in [(0, 7), (7, 1), (8, 4)] {
+    for (start, size) in [(0, 7), (7, 1), (8, 4), (12, 19)] {
         let batch: Vec<Pass<'_>> = sequences
             .iter()
             .zip([0, 1, 2])
@@ -70,7 +70,11 @@ fn assert_bits(model: &mut TransformerModel, text: &[Token], about: &str) {
 #[test]
 fn golden_rows_depend_on_their_prefix_only() {
     for name in CHECKPOINTS {
-        assert_bits(&mut open(name), &Reference::of(name).ids("input_ids"), name);
+        // Several windows long.
+        let reference = Reference::of(name);
+        let text = [reference.ids("input_ids"), reference.ids("greedy_ids")].concat();
+        assert_eq!(text.len(), 56);
+        assert_bits(&mut open(name), &text, name);
     }
 }
 

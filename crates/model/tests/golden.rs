@@ -104,6 +104,25 @@ fn both_layouts_of_the_configuration_say_the_same() {
 }
 
 #[test]
+fn parameters_and_the_bytes_of_a_pass_are_counted() {
+    for name in CHECKPOINTS {
+        let file = fs::read(golden(name).join("reference.json")).unwrap();
+        let json: Value = serde_json::from_slice(&file).unwrap();
+        let model = Model::open(&golden(name), &cpu()).unwrap();
+        assert_eq!(Some(model.parameters()), json["params"].as_u64(), "{name}");
+        // A pass reads rows of an embedding that is not the head, and of learned positions.
+        let config = &model.config().transformer;
+        let learned = if config.learned_positions { config.context } else { 0 };
+        let rows = learned + if config.tied_head { 0 } else { config.vocab };
+        let wide = match name {
+            "llama-bf16" => continue,
+            _ => 4 * (model.parameters() - (rows * config.hidden) as u64),
+        };
+        assert_eq!(model.pass_bytes(), wide, "{name}");
+    }
+}
+
+#[test]
 fn a_model_tells_what_it_is() {
     for (name, parameters, weight_type, tokenizer) in [
         ("llama", 152_000, WeightType::F32, true),

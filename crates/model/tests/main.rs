@@ -6,6 +6,8 @@
 mod bits;
 /// The built-in pair.
 mod fable;
+/// What the configuration of each family means, and what it may not ask for.
+mod families;
 /// GGUF files: the same logits as a folder's; files that lie are refused.
 mod gguf;
 /// GGUF files to take apart.

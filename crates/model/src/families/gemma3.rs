@@ -33,8 +33,8 @@ fn parse(fields: Fields<'_>) -> Result<TransformerConfig, Error> {
     let defaults = Defaults { context: 131_072, ..DEFAULTS };
     let mut config = gemma(fields, &defaults, ropes.into())?;
     let period = match fields.size("sliding_window_pattern")? {
+        Some(period) => period,
         None => fields.size("_sliding_window_pattern")?.unwrap_or(6),
-        period => period.unwrap_or(6),
     };
     if period == 0 {
         return Err(fields.error("sliding_window_pattern", "at least 1", period));

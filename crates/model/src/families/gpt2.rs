@@ -57,6 +57,11 @@ fn parse(fields: Fields<'_>) -> Result<TransformerConfig, Error> {
         ..Defaults::LLAMA
     };
     let mut config = llama::plain(fields, &defaults, Vec::new())?;
+    for field in ["rope_theta", "rope_scaling", "rope_parameters"] {
+        if let Some(found) = fields.get(field) {
+            return Err(fields.error(field, "none, since positions are learned", found));
+        }
+    }
     windows::refuse(fields)?;
     windows::everywhere(fields, &mut config.layers, None)?;
     Ok(TransformerConfig {

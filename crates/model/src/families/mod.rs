@@ -1,6 +1,6 @@
 //! Model families: each reads its own `config.json` into the shared configuration.
 //!
-//! [`llama`] is the plain case; a family's file says where it differs. What a silent file means is
+//! `llama` is the plain case; a family's file says where it differs. What a silent file means is
 //! what transformers makes of it.
 
 mod gemma2;

@@ -63,7 +63,7 @@ fn combine(
     new: Option<Layout>,
 ) -> Result<RopeConfig, Error> {
     let said = new.or(hub);
-    let top = fields.positive(theta_field)?;
+    let top = fields.positive(theta_field)?.or(hub.and_then(|hub| hub.theta));
     let config = RopeConfig {
         theta: said.and_then(|said| said.theta).or(top).unwrap_or(default_theta),
         scaling: said.map_or(RopeScaling::None, |said| said.scaling),

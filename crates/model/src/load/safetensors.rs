@@ -175,15 +175,18 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Puts the family's prefix before all names of a checkpoint that leaves it out.
+    /// Puts the family's prefix before the names of a checkpoint that leaves it out; the head never
+    /// has it.
     fn complete_names(&mut self, names: &Names) {
-        if let Some(prefix) = names.prefix
-            && !self.tensors.keys().any(|name| name.starts_with(prefix))
-        {
-            let tensors = std::mem::take(&mut self.tensors).into_iter();
-            self.tensors =
-                tensors.map(|(name, entry)| (format!("{prefix}{name}"), entry)).collect();
+        let Some(prefix) = names.prefix else { return };
+        if self.tensors.keys().any(|name| name.starts_with(prefix)) {
+            return;
         }
+        let complete = |(name, entry): (String, Entry)| match name.starts_with(names.head) {
+            true => (name, entry),
+            false => (format!("{prefix}{name}"), entry),
+        };
+        self.tensors = std::mem::take(&mut self.tensors).into_iter().map(complete).collect();
     }
 
     fn check(&mut self, source: &Source, config: &TransformerConfig) -> Result<(), Error> {
