@@ -26,6 +26,9 @@ fn greedy_tokens_are_the_references() {
         let run = generate("--ignore-eos --temperature 0 --max-tokens 32 --drafter ngram");
         let found = run.model(&file(name)).ids(&prompt).json();
         assert_eq!(tokens(&found), expected, "{name}");
+        // Kernels that read no blocks get the values.
+        let run = generate("--ignore-eos --temperature 0 --max-tokens 32 --kernels general");
+        assert_eq!(tokens(&run.model(&file(name)).ids(&prompt).json()), expected, "{name}");
     }
 }
 

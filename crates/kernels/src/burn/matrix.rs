@@ -20,7 +20,7 @@ pub enum Matrix {
 }
 
 /// A linear map: its weight, and its bias if it has one.
-pub type LinearMap = (Matrix, Option<Tensor<1>>);
+pub type LinearMap<W = Matrix> = (W, Option<Tensor<1>>);
 
 impl From<Tensor<2>> for Matrix {
     fn from(weight: Tensor<2>) -> Self {

@@ -50,7 +50,7 @@ fn bias(bias: Option<Tensor<1>>) -> Bias<Dispatch> {
 /// - output: `[n, output]`
 #[must_use]
 pub fn linear(x: Tensor<2>, weight: impl Into<Matrix>, b: Option<Tensor<1>>) -> Tensor<2> {
-    let y = Dispatch::row_linear(x.into_dispatch(), weight.into().into_dispatch(), bias(b));
+    let y = Dispatch::row_linear(x.into_dispatch(), Matrix::into_dispatch(weight.into()), bias(b));
     Tensor::from_dispatch(y)
 }
 
@@ -64,7 +64,7 @@ pub fn linear3(
     weights: [impl Into<Matrix>; 3],
     biases: [Option<Tensor<1>>; 3],
 ) -> [Tensor<2>; 3] {
-    let [wa, wb, wc] = weights.map(|weight| weight.into().into_dispatch());
+    let [wa, wb, wc] = weights.map(|weight| Matrix::into_dispatch(weight.into()));
     let [ba, bb, bc] = biases.map(bias);
     let (a, b, c) = Dispatch::row_linear3(x.into_dispatch(), wa, wb, wc, ba, bb, bc);
     [a, b, c].map(Tensor::from_dispatch)
@@ -79,9 +79,9 @@ pub fn linear3(
 pub fn gated(x: Tensor<2>, gate: LinearMap, up: LinearMap, activation: Activation) -> Tensor<2> {
     let y = Dispatch::row_gated(
         x.into_dispatch(),
-        gate.0.into_dispatch(),
+        Matrix::into_dispatch(gate.0.into()),
         bias(gate.1),
-        up.0.into_dispatch(),
+        Matrix::into_dispatch(up.0.into()),
         bias(up.1),
         activation,
     );
@@ -175,7 +175,7 @@ pub fn rope(x: Tensor<3>, cos: Tensor<2>, sin: Tensor<2>, layout: RopeLayout) ->
 /// - output: `[n, width]`
 #[must_use]
 pub fn embedding(table: impl Into<Matrix>, ids: Tensor<1, Int>) -> Tensor<2> {
-    let y = Dispatch::row_embedding(table.into().into_dispatch(), ids.into_dispatch());
+    let y = Dispatch::row_embedding(Matrix::into_dispatch(table.into()), ids.into_dispatch());
     Tensor::from_dispatch(y)
 }
 
@@ -197,10 +197,10 @@ pub fn append(cache: Tensor<3>, new: Tensor<3>, at: usize) -> Tensor<3> {
 /// - cos, sin: as in [`rope`]; keys, values: as in [`attention`]
 /// - output: `[n, output]`
 #[must_use]
-pub fn attention_block(
+pub fn attention_block<W: Into<Matrix>>(
     x: Tensor<2>,
-    [query, key, value]: [LinearMap; 3],
-    output: LinearMap,
+    [query, key, value]: [LinearMap<W>; 3],
+    output: LinearMap<W>,
     [cos, sin]: [Tensor<2>; 2],
     [keys, values]: [Tensor<3>; 2],
     at: usize,
@@ -208,10 +208,10 @@ pub fn attention_block(
 ) -> (Tensor<2>, [Tensor<3>; 2]) {
     let (y, keys, values) = Dispatch::row_attention_block(
         x.into_dispatch(),
-        query.0.into_dispatch(),
-        key.0.into_dispatch(),
-        value.0.into_dispatch(),
-        output.0.into_dispatch(),
+        Matrix::into_dispatch(query.0.into()),
+        Matrix::into_dispatch(key.0.into()),
+        Matrix::into_dispatch(value.0.into()),
+        Matrix::into_dispatch(output.0.into()),
         bias(query.1),
         bias(key.1),
         bias(value.1),
@@ -233,20 +233,20 @@ pub fn attention_block(
 /// - x: `[n, input]`; gate and up: `[inner, input]`; down: `[output, inner]`
 /// - output: `[n, output]`
 #[must_use]
-pub fn feed_forward(
+pub fn feed_forward<W: Into<Matrix>>(
     x: Tensor<2>,
-    gate: LinearMap,
-    up: LinearMap,
-    down: LinearMap,
+    gate: LinearMap<W>,
+    up: LinearMap<W>,
+    down: LinearMap<W>,
     activation: Activation,
 ) -> Tensor<2> {
     let y = Dispatch::row_feed_forward(
         x.into_dispatch(),
-        gate.0.into_dispatch(),
+        Matrix::into_dispatch(gate.0.into()),
         bias(gate.1),
-        up.0.into_dispatch(),
+        Matrix::into_dispatch(up.0.into()),
         bias(up.1),
-        down.0.into_dispatch(),
+        Matrix::into_dispatch(down.0.into()),
         bias(down.1),
         activation,
     );
