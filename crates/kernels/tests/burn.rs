@@ -7,7 +7,7 @@ use burn::{
 };
 use draftproof_kernels::{
     attention::AttentionRule,
-    burn::{self as kernels, Bias, General, LinearMap, Matrix},
+    burn::{self as kernels, Bias, General, Matrix},
     glu::Activation,
     map::{Aligned, Map},
     norm::RmsForm,
@@ -101,12 +101,7 @@ fn joined_maps_are_their_parts() {
     assert_eq!(bits(r), bits(kernels::linear(x.clone(), wr, None)));
     let (gate, up) = (tensor([40, 32], 6), tensor([40, 32], 7));
     for activation in [Activation::Silu, Activation::GeluTanh] {
-        let joint = kernels::gated(
-            x.clone(),
-            (gate.clone().into(), None),
-            (up.clone().into(), None),
-            activation,
-        );
+        let joint = kernels::gated(x.clone(), (gate.clone(), None), (up.clone(), None), activation);
         let [g, u] = [&gate, &up].map(|w| kernels::linear(x.clone(), w.clone(), None));
         let apart = kernels::glu(g.clone(), u.clone(), activation);
         assert_eq!(bits(joint), bits(apart.clone()));
@@ -277,15 +272,11 @@ fn blocks_are_their_parts() {
         }
         let [gate, up] = [71, 72].map(|seed| map(40, width, seed, bias));
         let down = map(width, 40, 73, bias);
-        let inner = kernels::gated(x.clone(), matrix(&gate), matrix(&up), Activation::Silu);
+        let inner = kernels::gated(x.clone(), gate.clone(), up.clone(), Activation::Silu);
         let y = kernels::linear(inner, down.0.clone(), down.1.clone());
         let block = kernels::feed_forward(x.clone(), gate, up, down, Activation::Silu);
         assert_eq!(bits(block), bits(y));
     }
-}
-
-fn matrix((weight, bias): &(Tensor<2>, Option<Tensor<1>>)) -> LinearMap {
-    (weight.clone().into(), bias.clone())
 }
 
 fn flex_bias(bias: &Option<Tensor<1>>) -> Bias<Flex> {

@@ -82,7 +82,8 @@ fn golden_rows_depend_on_their_prefix_only() {
 fn rows_of_block_quantised_weights_depend_on_their_prefix_only() {
     let file = golden("llama-gguf").join("llama-tiny-q8_0.gguf");
     let model = Model::open(&file, &cpu()).unwrap();
-    let text = Reference::of("llama").ids("input_ids");
+    let reference = Reference::of("llama");
+    let text = [reference.ids("input_ids"), reference.ids("greedy_ids")].concat();
     assert_bits(&mut model.into_language_model(), &text, "Q8_0");
 }
 

@@ -76,7 +76,12 @@ pub fn linear3(
 /// - x: `[n, input]`; gate and up: `[output, input]`, biases `[output]`
 /// - output: `[n, output]`
 #[must_use]
-pub fn gated(x: Tensor<2>, gate: LinearMap, up: LinearMap, activation: Activation) -> Tensor<2> {
+pub fn gated<W: Into<Matrix>>(
+    x: Tensor<2>,
+    gate: LinearMap<W>,
+    up: LinearMap<W>,
+    activation: Activation,
+) -> Tensor<2> {
     let y = Dispatch::row_gated(
         x.into_dispatch(),
         Matrix::into_dispatch(gate.0.into()),

@@ -302,7 +302,7 @@ impl Header {
             return Err(Error::field(&self.label, "general.alignment", expected, alignment));
         }
         let data = end.next_multiple_of(alignment);
-        list.sort_by(|a, b| a.0.cmp(&b.0));
+        list.sort_by_key(|(offset, ..)| *offset);
         let mut next = 0;
         for (offset, name, mut info) in list {
             if offset != next {
