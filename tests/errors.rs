@@ -60,7 +60,7 @@ fn flags_out_of_range_are_refused() {
         ("--draft-model builtin:fable --drafter ngram", &["builtin:fable", "--drafter ngram"]),
         ("--draft-model builtin:fable --drafter none", &["builtin:fable", "--drafter none"]),
         ("--draft-model builtin:grimm", &["\"grimm\"", "expected one of fable"]),
-        ("--draft-model /nowhere", &["/nowhere", "expected builtin:fable, or a folder"]),
+        ("--draft-model /nowhere", &["/nowhere", "expected builtin:fable, a folder"]),
         ("--verify always", &["--verify", "always", "rejection, block, coupled"]),
         ("--chat", &["--chat is not supported yet"]),
         ("--json --show-draft", &["--json", "--show-draft"]),
@@ -137,12 +137,12 @@ fn is_refused(folder: &TempDir, needles: &[&str]) {
 #[test]
 fn folders_without_a_model_are_refused() {
     for name in ["/nowhere", "nowhere", "builtin", "model.gguf", "hf:owner/name", ""] {
-        let needles = ["no model at", name, "expected builtin:fable, or a folder"];
+        let needles = ["no model at", name, "expected builtin:fable, a folder"];
         generate("x --model").arg(name).fails(&needles);
     }
     generate("x --model builtin:grimm").fails(&["\"grimm\"", "expected one of fable"]);
     let file = golden("README.md");
-    generate("x --model").arg(&file).fails(&["no model at", "README.md"]);
+    generate("x --model").arg(&file).fails(&["README.md", "expected \"GGUF\" at its beginning"]);
     let empty = tempfile::tempdir().expect("a temporary folder");
     is_refused(&empty, &["expected config.json"]);
     for (missing, expected) in [("config.json", "config.json"), (WEIGHTS, WEIGHTS)] {

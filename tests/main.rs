@@ -18,6 +18,8 @@ mod ends;
 mod equality;
 // Bad flags, files, models and pairs: message and exit code.
 mod errors;
+// GGUF files: the reference's tokens; files that lie.
+mod gguf;
 // What `generate` prints, where, in which form; each flag when all is well.
 mod generate;
 // Faults that came back to us.

@@ -328,7 +328,7 @@ pub(crate) struct AuditArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Models")]
 pub(crate) struct ModelArguments {
-    /// The target: a folder in Hugging Face layout, or builtin:NAME.
+    /// The target: a folder in Hugging Face layout, a GGUF file, or builtin:NAME.
     #[arg(long, value_name = "MODEL", default_value = "builtin:fable")]
     pub(crate) model: String,
     /// The draft model, in the same form.

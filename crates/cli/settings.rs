@@ -110,13 +110,13 @@ fn open(name: &str, role: Role, device: &str) -> Result<Model> {
     if let Some(name) = name.strip_prefix(SYNTHETIC) {
         return Ok(Model::synthetic(name, &device)?);
     }
-    let folder = Path::new(name);
+    let path = Path::new(name);
     ensure!(
-        folder.is_dir(),
-        "no model at {name}: expected builtin:fable, or a folder with config.json and \
-         model.safetensors"
+        path.exists(),
+        "no model at {name}: expected builtin:fable, a folder with config.json and \
+         model.safetensors, or a GGUF file"
     );
-    Ok(Model::open(folder, &device)?)
+    Ok(Model::open(path, &device)?)
 }
 
 /// The contract: what was typed, else what the model's authors recommend, else off.

@@ -34,6 +34,7 @@ pub mod linear;
 pub mod map;
 mod math;
 pub mod norm;
+pub mod quant;
 pub mod rope;
 mod scratch;
 mod simd;

@@ -1,13 +1,17 @@
 //! Linear maps, norms and embeddings: weights, their shapes, and the kernels that use them.
 //!
-//! Matrices stay in the type they were stored in (f32 or bf16; f16 is widened to f32); vectors are
-//! f32.
+//! Matrices stay in the type they were stored in (f32, bf16 or blocks; f16 is widened to f32);
+//! vectors are f32.
 
 use burn::{
-    module::{Module, Param},
+    module::{Module, Param, ParamId},
     tensor::{Int, Tensor, TensorData},
 };
-use draftproof_kernels::{burn as kernels, norm::RmsForm};
+use draftproof_kernels::{
+    burn::{self as kernels, Matrix},
+    norm::RmsForm,
+    quant::BlockFormat,
+};
 
 use crate::{Error, load::Weights, transformer::Visitor};
 
@@ -28,11 +32,50 @@ pub struct LinearsConfig<const N: usize> {
     pub transposed: bool,
 }
 
+/// A [`Matrix`] that belongs to a module.
+#[derive(Module, Debug)]
+pub enum MatrixParam {
+    /// f32 or bf16.
+    Float(Param<Tensor<2>>),
+    /// Blocks of a few bits a value.
+    Blocks(BlockParam),
+}
+
+/// Blocks that belong to a module.
+#[derive(Module, Debug)]
+pub struct BlockParam {
+    /// `[output, bytes of a row]`.
+    bytes: Param<Tensor<2, Int>>,
+    #[module(skip)]
+    format: BlockFormat,
+}
+
+impl From<Matrix> for MatrixParam {
+    fn from(matrix: Matrix) -> Self {
+        match matrix {
+            Matrix::Float(weight) => Self::Float(Param::from_tensor(weight)),
+            Matrix::Blocks(bytes, format) => {
+                let bytes = Param::initialized(ParamId::new(), bytes);
+                Self::Blocks(BlockParam { bytes, format })
+            }
+        }
+    }
+}
+
+impl MatrixParam {
+    fn val(&self) -> Matrix {
+        match self {
+            Self::Float(weight) => Matrix::Float(weight.val()),
+            Self::Blocks(BlockParam { bytes, format }) => Matrix::Blocks(bytes.val(), *format),
+        }
+    }
+}
+
 /// `y = x·Wᵀ + b`.
 #[derive(Module, Debug)]
 pub struct Linear {
     /// `[output, input]`.
-    weight: Param<Tensor<2>>,
+    weight: MatrixParam,
     /// `[output]`.
     bias: Option<Param<Tensor<1>>>,
 }
@@ -81,7 +124,7 @@ impl<const N: usize> LinearsConfig<N> {
                 let weight = match self.transposed {
                     true => {
                         let data = columns(weights.take(&weight, &shape)?, shape, rows.clone());
-                        Tensor::from_data(data, weights.device())
+                        Matrix::Float(Tensor::from_data(data, weights.device()))
                     }
                     false => weights.rows(&weight, shape, rows.clone())?,
                 };
@@ -92,7 +135,7 @@ impl<const N: usize> LinearsConfig<N> {
                     }
                     false => None,
                 };
-                maps.push(Linear { weight: Param::from_tensor(weight), bias });
+                maps.push(Linear { weight: weight.into(), bias });
             }
         }
         Ok(maps.try_into().expect("a map for each output"))
@@ -125,7 +168,7 @@ impl Linear {
     }
 
     /// `[output, input]`.
-    pub(crate) fn weight(&self) -> Tensor<2> {
+    pub(crate) fn weight(&self) -> Matrix {
         self.weight.val()
     }
 
@@ -233,7 +276,7 @@ impl Norm {
 #[derive(Module, Debug)]
 pub struct Embedding {
     /// `[rows, hidden]`.
-    weight: Param<Tensor<2>>,
+    weight: MatrixParam,
 }
 
 impl Embedding {
@@ -243,13 +286,12 @@ impl Embedding {
     /// If the tensor is missing or of another shape.
     pub fn init(weights: &mut dyn Weights, name: &str, shape: [usize; 2]) -> Result<Self, Error> {
         let weight = weights.matrix(&format!("{name}.weight"), shape)?;
-        Ok(Self { weight: Param::from_tensor(weight) })
+        Ok(Self { weight: weight.into() })
     }
 
     /// The bytes of the table.
     pub(crate) fn bytes(&self) -> u64 {
-        let table = self.weight.val();
-        (table.shape().num_elements() * table.dtype().size()) as u64
+        self.weight.val().bytes()
     }
 
     /// # Shapes

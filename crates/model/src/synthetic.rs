@@ -2,7 +2,10 @@
 //! Their text means nothing.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use draftproof_kernels::{burn as kernels, map::Map};
+use draftproof_kernels::{
+    burn::{self as kernels, Matrix},
+    map::Map,
+};
 use half::bf16;
 use serde_json::json;
 
@@ -79,7 +82,7 @@ impl Weights for Arbitrary {
         Ok(TensorData::new(vec![1.0_f32; shape.iter().product()], shape.to_vec()))
     }
 
-    fn matrix(&mut self, _name: &str, shape: [usize; 2]) -> Result<Tensor<2>, Error> {
+    fn matrix(&mut self, _name: &str, shape: [usize; 2]) -> Result<Matrix, Error> {
         let device = self.device.clone();
         if self.weight_type() == WeightType::Bf16 {
             let map = Map::resident(2 * shape[0] * shape[1], |bytes| {
@@ -89,10 +92,10 @@ impl Weights for Arbitrary {
             });
             let map = map.map_err(|source| Error::Io { path: "(memory)".into(), source })?;
             let all = map.view(0..map.len());
-            return Ok(kernels::weights(all, shape, DType::BF16, &device));
+            return Ok(Matrix::Float(kernels::weights(all, shape, DType::BF16, &device)));
         }
         let values: Vec<f32> = self.values(shape).map(bf16::to_f32).collect();
-        Ok(Tensor::from_data(TensorData::new(values, shape), &device))
+        Ok(Matrix::Float(Tensor::from_data(TensorData::new(values, shape), &device)))
     }
 
     fn device(&self) -> &Device {

@@ -5,7 +5,7 @@ use draftproof_decode::{
 use draftproof_kernels::team;
 use draftproof_model::{Model, Role, TransformerModel};
 
-use crate::support::{CHECKPOINTS, Reference, cpu, feed, open};
+use crate::support::{CHECKPOINTS, Reference, cpu, feed, golden, open};
 
 /// The rows of a text, one token a pass: what every other way must give, to the last bit.
 fn one_by_one(model: &mut TransformerModel, text: &[Token]) -> Vec<Vec<f32>> {
@@ -76,6 +76,15 @@ fn golden_rows_depend_on_their_prefix_only() {
         assert_eq!(text.len(), 56);
         assert_bits(&mut open(name), &text, name);
     }
+}
+
+#[test]
+fn rows_of_block_quantised_weights_depend_on_their_prefix_only() {
+    let file = golden("llama-gguf").join("llama-tiny-q8_0.gguf");
+    let model = Model::open(&file, &cpu()).unwrap();
+    let reference = Reference::of("llama");
+    let text = [reference.ids("input_ids"), reference.ids("greedy_ids")].concat();
+    assert_bits(&mut model.into_language_model(), &text, "Q8_0");
 }
 
 #[test]

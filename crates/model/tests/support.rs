@@ -56,7 +56,11 @@ pub(crate) struct Reference(Vec<u8>);
 
 impl Reference {
     pub(crate) fn of(name: &str) -> Self {
-        Self(fs::read(golden(name).join("reference.safetensors")).unwrap())
+        Self::read(&golden(name).join("reference.safetensors"))
+    }
+
+    pub(crate) fn read(file: &Path) -> Self {
+        Self(fs::read(file).unwrap())
     }
 
     pub(crate) fn ids(&self, name: &str) -> Vec<Token> {

@@ -11,13 +11,17 @@ use std::{
 
 use ::safetensors::tensor::{Dtype, Metadata};
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use draftproof_kernels::{burn as kernels, map::MapView};
+use draftproof_kernels::{
+    burn::{self as kernels, Matrix},
+    map::MapView,
+};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Source, WeightType, Weights,
+    Source, WeightType, Weights, hash_pieces,
     source::{Blob, Shared},
+    tensor_error,
 };
 use crate::{Error, config::TransformerConfig, names::Names};
 
@@ -216,27 +220,13 @@ impl Checkpoint {
         Ok(())
     }
     /// SHA-256 over the names, types, shapes and values of all tensors, in the order of their names.
-    ///
-    /// Of a tensor above 4 MiB only its length and 64 KiB at each of 64 evenly spaced places count, so
-    /// that the cost stays that of a few megabytes whatever the model's size.
+    /// Of a tensor above 4 MiB only pieces count.
     pub(crate) fn fingerprint(&mut self) -> Result<[u8; 32], Error> {
-        const WHOLE: usize = 4 << 20;
-        const PIECE: usize = 64 << 10;
-        const PIECES: usize = 64;
         let mut hash = Sha256::new();
         for (name, Entry { shard, dtype, shape, start, bytes }) in &self.tensors {
             hash.update(format!("{name} {dtype:?} {shape:?}\n"));
             let Shard { blob, data_start, .. } = &mut self.shards[*shard];
-            let mut feed = |offset: usize, count: usize| {
-                let piece = blob.read(*data_start + start + offset as u64, count)?;
-                hash.update(&piece);
-                Ok(())
-            };
-            if *bytes <= WHOLE {
-                feed(0, *bytes)?;
-            } else {
-                (0..PIECES).try_for_each(|i| feed((bytes - PIECE) / (PIECES - 1) * i, PIECE))?;
-            }
+            hash_pieces(&mut hash, blob, *data_start + start, *bytes)?;
         }
         Ok(hash.finalize().into())
     }
@@ -291,17 +281,12 @@ impl Weights for Checkpoint {
         Ok(TensorData::new(weight_type.widen(&bytes), shape.to_vec()))
     }
 
-    fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<Tensor<2>, Error> {
+    fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<Matrix, Error> {
         self.rows(name, shape, 0..shape[0])
     }
 
     /// On the bytes as they are stored, shared by all tensors: nothing is widened.
-    fn rows(
-        &mut self,
-        name: &str,
-        shape: [usize; 2],
-        rows: Range<usize>,
-    ) -> Result<Tensor<2>, Error> {
+    fn rows(&mut self, name: &str, shape: [usize; 2], rows: Range<usize>) -> Result<Matrix, Error> {
         let (entry, weight_type) = self.find(name, &shape, "the checkpoint")?;
         let width = entry.bytes / shape[0];
         let (index, start) = (entry.shard, entry.start + (rows.start * width) as u64);
@@ -311,13 +296,14 @@ impl Weights for Checkpoint {
             WeightType::F32 => DType::F32,
             WeightType::Bf16 if kernels::row_invariant(&self.device) => DType::BF16,
             // General kernels would widen it for every call.
-            WeightType::Bf16 | WeightType::F16 => {
+            _ => {
                 let bytes = shard.blob.read(shard.data_start + start, count)?;
                 let data = TensorData::new(weight_type.widen(&bytes), shape);
-                return Ok(Tensor::from_data(data, &self.device));
+                return Ok(Matrix::Float(Tensor::from_data(data, &self.device)));
             }
         };
-        Ok(kernels::weights(shard.view(start, count)?, shape, dtype, &self.device))
+        let weights = kernels::weights(shard.view(start, count)?, shape, dtype, &self.device);
+        Ok(Matrix::Float(weights))
     }
 
     fn device(&self) -> &Device {
@@ -362,20 +348,6 @@ fn is_plain_name(file: &str) -> bool {
     file.ends_with(".safetensors")
         && !file.starts_with('.')
         && file.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
-}
-
-fn tensor_error(
-    file: &str,
-    tensor: &str,
-    expected: impl Into<String>,
-    found: impl Into<String>,
-) -> Error {
-    Error::Tensor {
-        file: file.into(),
-        tensor: tensor.into(),
-        expected: expected.into(),
-        found: found.into(),
-    }
 }
 
 #[cfg(test)]
