@@ -25,6 +25,7 @@
 //! paper's rule that keeps the acceptance, see [`FastWatermark`]; it dilutes the evidence.
 
 mod context;
+pub mod detect;
 pub mod g_values;
 mod key;
 mod scheme;
