@@ -36,6 +36,7 @@ pub mod error;
 pub mod exact;
 pub mod family;
 pub mod goodness;
+pub mod marks;
 pub mod model;
 pub mod mutants;
 pub mod plan;
