@@ -31,9 +31,91 @@ pub(crate) enum Command {
     Bench(Box<BenchArguments>),
     /// Prove that the text follows the target's law, and that wrong samplers are caught.
     Verify(Box<VerifyArguments>),
+    /// Make the keys of a watermark.
+    #[command(subcommand)]
+    Watermark(WatermarkCommand),
     /// Test samples of another engine against the target's law.
     #[command(allow_negative_numbers = true)]
     Audit(Box<AuditArguments>),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum WatermarkCommand {
+    /// Write a new key file that only its owner can read.
+    Keygen(Box<KeygenArguments>),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeygenArguments {
+    /// Where to.
+    pub(crate) file: PathBuf,
+    /// The file exists: put a new key in use, and keep the old ones to detect older texts.
+    #[arg(long)]
+    pub(crate) rotate: bool,
+    /// The hash: that of google-deepmind/synthid-text, or that of Hugging Face transformers (where
+    /// ids 65536 apart share their bits).
+    #[arg(long, value_enum, default_value_t = VariantArgument::Gdm)]
+    pub(crate) variant: VariantArgument,
+    /// Layers, 1 to 64: more mark more strongly, up to the text's entropy.
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    pub(crate) depth: usize,
+    /// Generated tokens that a token's bits depend on: fewer survive more edits, and mark less (a
+    /// context that occurred before is left unmarked).
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) context_len: usize,
+    /// Candidates in a match: more than 2 mark more strongly and distort the model's law.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub(crate) leaves: usize,
+    /// How many positions back a context counts as repeated [default: the whole text].
+    #[arg(long, value_name = "N")]
+    pub(crate) history: Option<usize>,
+    /// Take scheme and key from a SynthID watermarking config of transformers (JSON) instead.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["variant", "depth", "context_len", "leaves", "history"])]
+    pub(crate) import: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) models: ModelArguments,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum VariantArgument {
+    /// google-deepmind/synthid-text.
+    Gdm,
+    /// Hugging Face transformers.
+    Hf,
+}
+
+/// The mark on the text.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Watermark")]
+pub(crate) struct WatermarkArguments {
+    /// Mark the text with the key in use in this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) watermark_key: Option<PathBuf>,
+    /// What speculation keeps.
+    #[arg(long, value_enum, default_value_t = ModeArgument::Exact, requires = "watermark_key")]
+    pub(crate) watermark_mode: ModeArgument,
+    /// Where a context counts as repeated, and is left unmarked.
+    #[arg(long, value_enum, default_value_t = Mask::Sequence, requires = "watermark_key")]
+    pub(crate) watermark_mask: Mask,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModeArgument {
+    /// For every key the law of plain decoding with the mark; fewer drafted tokens are accepted.
+    Exact,
+    /// As many are accepted as without a mark; the law holds averaged over keys, and the mark is
+    /// weaker. With the rule rejection and a fixed draft length.
+    Fast,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mask {
+    /// In its own continuation: each alone has the model's law averaged over keys, but the N of --n
+    /// begin with the same context and are alike.
+    Sequence,
+    /// In all continuations so far, which are then made one after another: together they have the
+    /// law of N independent ones.
+    Batch,
 }
 
 #[derive(Debug, Args)]
@@ -48,6 +130,8 @@ pub(crate) struct GenerateArguments {
     pub(crate) drafts: DraftArguments,
     #[command(flatten)]
     pub(crate) sampler: SamplerArguments,
+    #[command(flatten)]
+    pub(crate) watermark: WatermarkArguments,
 
     /// The most tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 256)]
@@ -115,6 +199,8 @@ pub(crate) struct ContractArguments {
     pub(crate) drafts: DraftArguments,
     #[command(flatten)]
     pub(crate) sampler: SamplerArguments,
+    #[command(flatten)]
+    pub(crate) watermark: WatermarkArguments,
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
@@ -277,9 +363,10 @@ pub(crate) enum KernelsArgument {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Models")]
 pub(crate) struct DraftArguments {
-    /// How many tokens to draft a round: a number, or auto.
-    #[arg(long, value_name = "N|auto", default_value = "auto")]
-    pub(crate) draft_len: DraftLenArgument,
+    /// How many tokens to draft a round: a number, or auto [default: auto; 4 with a watermark of mode
+    /// fast].
+    #[arg(long, value_name = "N|auto")]
+    pub(crate) draft_len: Option<DraftLenArgument>,
     /// The rule that judges drafted tokens.
     #[arg(long, value_enum, default_value_t = VerifyRule::Rejection)]
     pub(crate) verify: VerifyRule,

@@ -24,12 +24,13 @@ mod report;
 mod settings;
 mod stops;
 mod verify;
+mod watermark;
 
 use std::{io, process::ExitCode};
 
 use clap::Parser;
 
-use args::{Arguments, Command};
+use args::{Arguments, Command, WatermarkCommand};
 
 fn main() -> ExitCode {
     let passed = match Arguments::parse().command {
@@ -38,6 +39,9 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
         Command::Verify(arguments) => verify::run(&arguments),
+        Command::Watermark(WatermarkCommand::Keygen(arguments)) => {
+            watermark::keygen(&arguments).map(|()| true)
+        }
         Command::Audit(arguments) => verify::audit(&arguments),
     };
     match passed {

@@ -28,7 +28,7 @@ mod context;
 pub mod detect;
 pub mod g_values;
 mod key;
-mod scheme;
+pub mod scheme;
 pub mod tournament;
 
 use std::{collections::HashSet, fmt, sync::Arc};
