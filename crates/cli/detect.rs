@@ -10,8 +10,9 @@ use draftproof_decode::{
     LanguageModel, Sampler, Token,
     lm::Pass,
     sampler::Prefix,
-    watermark::detect::{
-        Calibration, Detector, Evidence, Finding, Room, Verdict, scored_places,
+    watermark::{
+        KeyRing, StoredKey,
+        detect::{Calibration, Detector, Evidence, Finding, Room, Verdict, scored_places},
     },
 };
 use draftproof_model::Model;
@@ -44,46 +45,21 @@ pub(crate) fn run(arguments: &DetectArguments) -> Result<()> {
     };
     let text = text(arguments, model.as_ref())?;
     let ends = model.as_ref().map_or_else(Vec::new, |model| model.eos().to_vec());
-    let calibration = match &arguments.calibration {
-        None => None,
-        Some(path) => {
-            let read = Calibration::parse(&settings::read_text(path)?);
-            Some((read.with_context(|| path.display().to_string())?, path.display().to_string()))
-        }
-    };
-    let calibrated = calibration.as_ref().map(|(calibration, _)| &calibration.key[..]);
-    // With a calibration only its key is tried.
-    let keys: Vec<_> = ring
-        .keys()
-        .iter()
-        .filter(|key| calibrated.is_none_or(|id| id == key.id))
-        .collect();
-    let Some(first) = keys.first() else {
-        let ids: Vec<&str> = ring.keys().iter().map(|key| &key.id[..]).collect();
-        bail!(
-            "{}: the calibration is for key {}, and {} holds {}: it says nothing here",
-            calibration.map(|(_, path)| path).unwrap_or_default(),
-            calibrated.unwrap_or_default(),
-            file.display(),
-            ids.join(", ")
-        );
-    };
+    let calibration = calibration(arguments)?;
+    let keys = keys(&ring, calibration.as_ref()).with_context(|| file.display().to_string())?;
     if let Some(model) = &model {
         keys.iter().try_for_each(|key| check_tokenizer(file, key, model))?;
     }
-    let laws = match (&mut model, &arguments.model) {
+    let mut teacher = match (&mut model, &arguments.model) {
         (Some(model), Some(_)) => Some(Teacher::new(arguments, model)?),
         _ => None,
     };
-    let tokenizer = first.tokenizer.clone();
-    let mut teacher = laws;
     let mut best: Option<Tried> = None;
     for key in &keys {
         let mut detector = Detector::new(key, arguments.false_positive_rate).among(keys.len());
-        if let Some((calibration, path)) = &calibration {
-            detector = detector
-                .calibrated(key, calibration.clone(), tokenizer.as_deref())
-                .with_context(|| path.clone())?;
+        if let Some(calibration) = &calibration {
+            let tokenizer = key.tokenizer.as_deref();
+            detector = detector.calibrated(key, calibration.clone(), tokenizer)?;
         }
         let evidence = detector.evidence(&text, &ends);
         let room = match &mut teacher {
@@ -95,7 +71,7 @@ pub(crate) fn run(arguments: &DetectArguments) -> Result<()> {
             best = Some(Tried { detector, evidence, room, found });
         }
     }
-    let best = best.context("a key file holds a key")?;
+    let best = best.context("expected a key, found none")?;
     let mut out = io::stdout().lock();
     if arguments.json {
         writeln!(out, "{}", best.to_json(keys.len()))?;
@@ -103,6 +79,22 @@ pub(crate) fn run(arguments: &DetectArguments) -> Result<()> {
         best.print(&mut out, keys.len())?;
     }
     Ok(out.flush()?)
+}
+
+fn calibration(arguments: &DetectArguments) -> Result<Option<Calibration>> {
+    let Some(path) = &arguments.calibration else { return Ok(None) };
+    let calibration = Calibration::parse(&settings::read_text(path)?);
+    Ok(Some(calibration.with_context(|| path.display().to_string())?))
+}
+
+/// The keys to try: with a calibration only its own.
+fn keys<'a>(ring: &'a KeyRing, calibration: Option<&Calibration>) -> Result<Vec<&'a StoredKey>> {
+    let Some(calibration) = calibration else { return Ok(ring.keys().iter().collect()) };
+    let own = ring.keys().iter().find(|key| key.id == calibration.key);
+    // Of a ring without the calibration's key, the refusal names the one in use.
+    let key = own.unwrap_or(ring.current());
+    calibration.check(key, key.tokenizer.as_deref())?;
+    Ok(vec![key])
 }
 
 /// The tokens to judge.

@@ -58,6 +58,7 @@ fn pair<'a>(target: &'a mut dyn LanguageModel, draft: &'a mut dyn LanguageModel)
         draft: Some(draft),
         prompt: prompt(),
         eos: vec![Token(0)],
+        human: Vec::new(),
         costs: CostModel { draft_step: 0.1, row: 0.2 },
         row_invariant: true,
         cache_bytes: 1 << 26,

@@ -16,10 +16,8 @@ use draftproof_decode::{
 use serde_json::Value;
 
 fn golden() -> Value {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/golden/synthid/synthid_hf_detector.json"
-    );
+    let path =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/synthid/synthid_hf_detector.json");
     serde_json::from_str(&fs::read_to_string(path).expect("a golden file")).expect("JSON")
 }
 
@@ -271,7 +269,8 @@ fn calibrations_are_honest_and_refuse_what_is_not_theirs() {
     };
     assert!(count(texts(false, 5000..5120), "watermarked") <= 20);
     assert!(count(texts(true, 6000..6120), "watermarked") >= 110);
-    let short = Evidence::from_rows(12, calibrated.evidence(&text(None, 19, 12, 1), &[]).rows().to_vec());
+    let short =
+        Evidence::from_rows(12, calibrated.evidence(&text(None, 19, 12, 1), &[]).rows().to_vec());
     assert_eq!(calibrated.judge(&short, None).verdict.name(), "abstain");
     // Weak evidence falls between the thresholds of some class.
     let between = |found: &draftproof_decode::watermark::detect::Finding| {

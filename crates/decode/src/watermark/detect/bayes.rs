@@ -135,7 +135,8 @@ impl Bayes {
             {
                 *first = 0.9 * *first + 0.1 * slope;
                 *second = 0.999 * *second + 0.001 * slope * slope;
-                let (m, v) = (*first / (1.0 - 0.9f64.powi(step)), *second / (1.0 - 0.999f64.powi(step)));
+                let (m, v) =
+                    (*first / (1.0 - 0.9f64.powi(step)), *second / (1.0 - 0.999f64.powi(step)));
                 *value -= 0.05 * m / (v.sqrt() + 1e-8);
             }
         }
@@ -182,7 +183,9 @@ mod tests {
     /// Rows whose layers are 1 with probability 3/4 where a learnable `s` says so.
     fn rows(marked: bool, n: usize, state: &mut u64) -> Vec<u64> {
         let mut uniform = || {
-            *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (*state >> 11) as f64 / (1u64 << 53) as f64
         };
         (0..n)

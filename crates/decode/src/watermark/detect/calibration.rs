@@ -231,11 +231,7 @@ impl Calibration {
 
     /// # Errors
     /// If it was made with another key, or another tokenizer than `tokenizer`.
-    pub fn check(
-        &self,
-        key: &StoredKey,
-        tokenizer: Option<&str>,
-    ) -> Result<(), CalibrationError> {
+    pub fn check(&self, key: &StoredKey, tokenizer: Option<&str>) -> Result<(), CalibrationError> {
         let same = |what, expected: &str, found: &str| match expected == found {
             true => Ok(()),
             false => Err(CalibrationError::Mismatch {

@@ -130,9 +130,18 @@ mod tests {
     #[test]
     fn tail_is_exact() {
         let mut compared = 0;
-        for (depth, positions) in
-            [(1, 1), (1, 900), (2, 40), (3, 7), (4, 30), (5, 36), (8, 1), (10, 12), (30, 2), (30, 9)]
-        {
+        for (depth, positions) in [
+            (1, 1),
+            (1, 900),
+            (2, 40),
+            (3, 7),
+            (4, 30),
+            (5, 36),
+            (8, 1),
+            (10, 12),
+            (30, 2),
+            (30, 9),
+        ] {
             let weighted: Vec<(u64, u64)> = super::super::layer_weights(depth)
                 .into_iter()
                 .map(|weight| (weight, positions))
@@ -158,7 +167,9 @@ mod tests {
     /// By exact rationals (Python's fractions), and the tail's floor.
     #[test]
     fn pinned_values() {
-        for (n, k, expected) in [(100, 60, 0.028_443_966_820_490_38), (100, 99, 7.967_495_142_732_36e-29)] {
+        for (n, k, expected) in
+            [(100, 60, 0.028_443_966_820_490_38), (100, 99, 7.967_495_142_732_36e-29)]
+        {
             let found = tail(&[(1, n)], k);
             assert!((found / expected - 1.0).abs() < 1e-9, "{n}, {k}: {found:e}");
         }
