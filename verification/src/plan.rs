@@ -66,8 +66,7 @@ impl FromStr for Level {
     type Err = PlanError;
 
     fn from_str(text: &str) -> Result<Self, PlanError> {
-        let all =
-            [Self::Quick, Self::Exact, Self::Toy, Self::Model, Self::Watermark, Self::All];
+        let all = [Self::Quick, Self::Exact, Self::Toy, Self::Model, Self::Watermark, Self::All];
         all.into_iter().find(|level| level.name() == text).ok_or_else(|| PlanError {
             expected: "quick, exact, toy, model, watermark or all",
             found: text.to_owned(),

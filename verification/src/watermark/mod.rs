@@ -11,6 +11,9 @@
 //! | acceptance | α without a mark, in mode `exact`, in mode `fast`: the price | e-values of acceptances; fair coins in pairs |
 //! | no signal | does greedy text get no verdict, and what becomes of near-deterministic text? | every greedy text |
 //!
+//! All text of the pair is drawn with top-k 100 (the paper's setting), and goes on past the end of a
+//! story.
+//!
 //! **Fair coins in pairs.** Texts i of two arms are written under the same key from independent noise.
 //! If their laws agree, which of the two scores higher is a fair coin given everything else, so counts
 //! of heads have an exact law without any assumption about scores. One coin asks which score is

@@ -12,7 +12,9 @@ use draftproof_decode::{
 
 use super::{
     Figure, Findings, LENGTHS, Line, RATE, Study, coins, counted,
-    writing::{Edit, Seeds, Text, Way, below, edited, key, mingled, room, stretch, templated, write},
+    writing::{
+        Edit, Seeds, Text, Way, below, edited, key, mingled, room, stretch, templated, write,
+    },
 };
 use crate::{
     Error,
@@ -75,7 +77,8 @@ fn share<T>(texts: &[T], found: impl Fn(&T) -> bool) -> f64 {
 
 /// The share found, by length.
 fn by_length(name: impl Into<String>, texts: &[Text], lengths: &[usize]) -> Line {
-    let found = |length: usize| share(texts, |text| p_value(&text.tokens, &text.key, length) <= RATE);
+    let found =
+        |length: usize| share(texts, |text| p_value(&text.tokens, &text.key, length) <= RATE);
     Line::new(name, lengths.iter().map(|&length| (length as f64, found(length))).collect())
 }
 
@@ -158,7 +161,8 @@ impl Desk<'_, '_> {
                     self.progress.advance(i, count);
                 }
             }
-            let p: Vec<f64> = [0.0].iter().chain(&bounds).zip(&bounds).map(|(a, b)| b - a).collect();
+            let p: Vec<f64> =
+                [0.0].iter().chain(&bounds).zip(&bounds).map(|(a, b)| b - a).collect();
             findings.checks.push(counted(&format!("p-values/{source}"), &p, cells));
             let rates = |of: fn(&(u64, u64, u64)) -> u64| -> Vec<(f64, f64)> {
                 let rate = |tally| of(tally) as f64 / tally.2.max(1) as f64;
@@ -194,7 +198,10 @@ impl Desk<'_, '_> {
         let mut findings = Findings::default();
         let (mut lines, mut all) = (Vec::new(), Vec::new());
         for temperature in [0.5, 0.7, 1.0] {
-            let texts = self.write(&Way::marked(temperature, self.most()), count)?;
+            // The check below takes texts at T = 1 for independent: each has a key of its own.
+            let company = if temperature == 1.0 { 1 } else { 16 };
+            let way = Way { company, ..Way::marked(temperature, self.most()) };
+            let texts = self.write(&way, count)?;
             lines.push(by_length(format!("T = {temperature}"), &texts, &lengths));
             if temperature == 0.5 {
                 findings.figures.push(scores(&texts, &lengths));
@@ -359,20 +366,21 @@ impl Desk<'_, '_> {
         let figures = vec![
             figure(
                 "found after edits",
-                format!("{about} Each token is changed with this probability; new ones come from other text."),
+                format!(
+                    "{about} Each token is changed with this probability; new ones come from other text."
+                ),
                 "share of tokens changed",
                 FOUND,
                 lines,
             ),
             figure(
                 "found in fragments",
-                format!("{about} Mixed: pieces of 25 tokens among pieces of other text, of the same length in all. Cropped: one stretch."),
+                format!(
+                    "{about} Mixed: pieces of 25 tokens among pieces of other text, of the same length in all. Cropped: one stretch."
+                ),
                 "share of the marked text that is left",
                 FOUND,
-                vec![
-                    Line::new("mixed", mixed.to_vec()),
-                    Line::new("cropped", cropped.to_vec()),
-                ],
+                vec![Line::new("mixed", mixed.to_vec()), Line::new("cropped", cropped.to_vec())],
             ),
         ];
         Ok(Findings { checks: Vec::new(), figures })
@@ -539,8 +547,7 @@ fn scores(texts: &[Text], lengths: &[usize]) -> Figure {
     let unmarked: Vec<Evidence> = train.iter().map(|text| fair(text.positions())).collect();
     let bayes = Bayes::train(&train, &unmarked);
     let test: Vec<&Text> = texts.iter().skip(1).step_by(2).collect();
-    let mut lines =
-        ["mean", "weighted mean", "Bayesian"].map(|name| Line::new(name, Vec::new()));
+    let mut lines = ["mean", "weighted mean", "Bayesian"].map(|name| Line::new(name, Vec::new()));
     for &length in lengths {
         let found: Vec<Evidence> = test.iter().map(|text| evidence(text, length)).collect();
         let mut null: Vec<f64> = (0..1000)

@@ -74,9 +74,14 @@ pub fn is_enough(depth: usize, positions: usize, gain: f64, rate: f64) -> bool {
 /// The fewest positions that are [enough](is_enough); `None` beyond a million.
 #[must_use]
 pub fn needed(depth: usize, gain: f64, rate: f64) -> Option<usize> {
-    let (mut low, mut high) = (0, 1);
+    needed_beyond(0, depth, gain, rate)
+}
+
+/// The same, if `few` positions are known not to be enough.
+pub(super) fn needed_beyond(few: usize, depth: usize, gain: f64, rate: f64) -> Option<usize> {
+    let (mut low, mut high) = (few, (2 * few).max(1));
     while !is_enough(depth, high, gain, rate) {
-        if high > 1_000_000 {
+        if gain <= 0.0 || high > 1_000_000 {
             return None;
         }
         (low, high) = (high, 2 * high);

@@ -42,6 +42,9 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
+/// The logarithm of what is too small to count, 1e-20.
+const GONE: f64 = -46.0;
+
 /// For `sum` above the mean.
 fn upper(terms: &[(f64, f64)], sum: u64, total: u64) -> f64 {
     let over = |value: &dyn Fn(f64) -> f64| -> f64 {
@@ -67,12 +70,16 @@ fn upper(terms: &[(f64, f64)], sum: u64, total: u64) -> f64 {
         let theta = step as f64 * std::f64::consts::PI / steps as f64;
         let (mut ln_size, mut phase) = (0.0, -theta * x);
         for &(weight, count) in terms {
+            // Most steps are nothing after a few terms.
+            if ln_size < GONE {
+                break;
+            }
             let (sin, cos) = (weight * theta).sin_cos();
             let tilted = (weight * t).tanh() * sin;
             ln_size += count * 0.5 * (cos * cos + tilted * tilted).ln();
             phase += count * tilted.atan2(cos);
         }
-        if ln_size < -46.0 {
+        if ln_size < GONE {
             if vanishes {
                 break;
             }
