@@ -31,3 +31,5 @@ mod streaming;
 // Traces that hold, and edits that do not.
 mod trace;
 mod verify;
+// Marks on texts, and the keys they are made with.
+mod watermark;

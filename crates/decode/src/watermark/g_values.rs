@@ -149,7 +149,8 @@ impl Loop for Iterated<'_> {
 
     #[inline(always)]
     fn run(self) {
-        const LANES: usize = 32;
+        // Enough chains side by side to hide the latency of a multiplication.
+        const LANES: usize = 64;
         for (ids, bits) in self.ids.chunks(LANES).zip(self.bits.chunks_mut(LANES)) {
             let (mut tokens, mut found) = ([0; LANES], [0; LANES]);
             for (token, &id) in tokens.iter_mut().zip(ids) {

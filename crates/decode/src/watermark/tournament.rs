@@ -33,24 +33,38 @@ pub fn tournament(law: &Dist, context: &[Token], values: &dyn GValues, leaves: u
     law.reweighted(ids, weights)
 }
 
+/// All ones where the bit of `layer` is 1: the bits are random, so masks beat branches.
+#[inline(always)]
+fn mask(bits: u64, layer: usize) -> u64 {
+    (bits >> layer & 1).wrapping_neg()
+}
+
 /// One layer.
 fn play(weights: &mut [u64], bits: &[u64], total: u64, layer: usize, leaves: usize) {
     let one: u64 = weights.iter().zip(bits).fold(0, |sum, (&weight, &bits)| {
-        // A mask, not a branch: the bits are random.
-        sum.wrapping_add(weight & (bits >> layer & 1).wrapping_neg())
+        // Part of the total, so it cannot overflow.
+        sum.wrapping_add(weight & mask(bits, layer))
     });
     let zero = total - one;
     if one == 0 || zero == 0 {
         return;
     }
     let moved = zero - kept(zero, total, leaves);
-    let mut classes = [Class::new(moved, zero), Class::new(moved, one)];
-    for (weight, &bits) in weights.iter_mut().zip(bits) {
-        let g = bits >> layer & 1;
-        let share = classes[g as usize].share(*weight);
-        // Plus the share for g = 1, minus it for g = 0.
-        let sign = g.wrapping_sub(1);
-        *weight = weight.wrapping_add((share ^ sign).wrapping_sub(sign));
+    let ratio = |class: u64| (u128::from(moved) << 64) / u128::from(class);
+    match (u64::try_from(ratio(zero)), u64::try_from(ratio(one))) {
+        (Ok(zero_ratio), Ok(one_ratio)) => {
+            let classes = Classes { zero, one, zero_ratio, one_ratio };
+            deal(weights, bits, layer, classes, |sum, class, ratio| {
+                floor(moved, sum, class, ratio)
+            });
+        }
+        // More leaves may give a class more than it has.
+        _ => {
+            let classes = Classes { zero, one, zero_ratio: 0, one_ratio: 0 };
+            deal(weights, bits, layer, classes, |sum, class, _| {
+                (u128::from(moved) * u128::from(sum) / u128::from(class)) as u64
+            });
+        }
     }
 }
 
@@ -62,49 +76,50 @@ fn kept(zero: u64, total: u64, leaves: usize) -> u64 {
     })
 }
 
-/// Deals the move out within a class.
-struct Class {
-    moved: u64,
-    weight: u64,
-    /// `⌊moved·2^64 / weight⌋`, if that fits: less work than a division for each token.
-    ratio: Option<u64>,
-    sum: u64,
-    dealt: u64,
+/// The weights of the classes, and what they get a unit of it, in 2^-64.
+#[derive(Clone, Copy)]
+struct Classes {
+    zero: u64,
+    one: u64,
+    zero_ratio: u64,
+    one_ratio: u64,
 }
 
-impl Class {
-    fn new(moved: u64, weight: u64) -> Self {
-        let ratio = u64::try_from((u128::from(moved) << 64) / u128::from(weight)).ok();
-        Self { moved, weight, ratio, sum: 0, dealt: 0 }
+/// Deals the move out: `floor(C_x, W_g, ratio)` is `⌊L·C_x/W_g⌋`.
+#[inline(always)]
+fn deal(
+    weights: &mut [u64],
+    bits: &[u64],
+    layer: usize,
+    classes: Classes,
+    floor: impl Fn(u64, u64, u64) -> u64,
+) {
+    let (mut zero_sum, mut one_sum, mut zero_dealt, mut one_dealt) = (0u64, 0u64, 0u64, 0u64);
+    for (weight, &bits) in weights.iter_mut().zip(bits) {
+        let one = mask(bits, layer);
+        let either = |of_zero: u64, of_one: u64| of_zero ^ ((of_zero ^ of_one) & one);
+        zero_sum = zero_sum.wrapping_add(*weight & !one);
+        one_sum = one_sum.wrapping_add(*weight & one);
+        let dealt = floor(
+            either(zero_sum, one_sum),
+            either(classes.zero, classes.one),
+            either(classes.zero_ratio, classes.one_ratio),
+        );
+        let share = dealt.wrapping_sub(either(zero_dealt, one_dealt));
+        zero_dealt = either(dealt, zero_dealt);
+        one_dealt = either(one_dealt, dealt);
+        // Plus the share in class 1, minus it in class 0.
+        *weight = weight.wrapping_add((share ^ !one).wrapping_sub(!one));
     }
+}
 
-    /// `⌊L·C_x/W_g⌋ − ⌊L·C_{x−1}/W_g⌋`.
-    #[inline(always)]
-    fn share(&mut self, weight: u64) -> u64 {
-        self.sum = self.sum.wrapping_add(weight);
-        let dealt = self.floor(self.sum);
-        let share = dealt.wrapping_sub(self.dealt);
-        self.dealt = dealt;
-        share
-    }
-
-    /// `⌊moved·sum / weight⌋`. The ratio is too small by less than 2^-64, so `ratio·sum/2^64` is too
-    /// small by less than `sum/2^64`: unless its fraction comes that near to 1 its floor is right.
-    #[inline(always)]
-    fn floor(&self, sum: u64) -> u64 {
-        let product = || u128::from(self.moved) * u128::from(sum);
-        let Some(ratio) = self.ratio else {
-            return (product() / u128::from(self.weight)) as u64;
-        };
-        let estimate = u128::from(ratio) * u128::from(sum);
-        let (floor, fraction) = ((estimate >> 64) as u64, estimate as u64);
-        if fraction.checked_add(sum).is_none()
-            && u128::from(floor + 1) * u128::from(self.weight) <= product()
-        {
-            return floor + 1;
-        }
-        floor
-    }
+/// `⌊moved·sum / class⌋`, with `ratio = ⌊moved·2^64 / class⌋`: that is too small by less than 1, so
+/// `⌊ratio·sum / 2^64⌋` is too small by at most 1, and the remainder, below 2^63, says by which.
+#[inline(always)]
+fn floor(moved: u64, sum: u64, class: u64, ratio: u64) -> u64 {
+    let floor = ((u128::from(ratio) * u128::from(sum)) >> 64) as u64;
+    let remainder = moved.wrapping_mul(sum).wrapping_sub(floor.wrapping_mul(class));
+    floor.wrapping_add(u64::from(remainder >= class))
 }
 
 /// A residual with a total of at most 2^61: see [`Watermark::mark_residual`](super::Watermark).
