@@ -102,7 +102,7 @@ impl Desk<'_, '_> {
 
     /// A part of the arm, where each text is long.
     fn part(&self, divisor: u64) -> u64 {
-        (self.samples / divisor).max(24)
+        (self.samples / divisor).max(16)
     }
 
     fn write(&mut self, way: &Way, count: u64) -> Result<Vec<Text>, Error> {
@@ -463,7 +463,7 @@ impl Desk<'_, '_> {
     }
 
     fn no_signal(&mut self) -> Result<Findings, Error> {
-        let tokens = self.most().min(200);
+        let tokens = self.most().min(100);
         let (groups, each) = (self.part(16).div_ceil(4), 4);
         let other = self.other_text()?;
         let own_prompt = self.pair.prompt.clone();

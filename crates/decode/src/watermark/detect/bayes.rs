@@ -63,28 +63,26 @@ impl Bayes {
         whole && numbers().all(|number| number.is_finite())
     }
 
-    /// `s` of a layer, given the bits of the layers before it.
-    fn differ(&self, bits: u64, layer: usize) -> f64 {
-        let row = &self.delta[layer];
-        let sum: f64 = row.iter().enumerate().map(|(j, d)| d * (bits >> j & 1) as f64).sum();
-        sigmoid(self.beta[layer] + sum)
+    /// δ column by column, with zeros: what a bit adds to the layers after it.
+    fn columns(&self) -> Columns {
+        let depth = self.beta.len();
+        let mut columns =
+            Columns { depth, beta: self.beta.clone(), delta: vec![0.0; depth * depth] };
+        for (layer, row) in self.delta.iter().enumerate() {
+            row.iter().enumerate().for_each(|(j, d)| columns.delta[j * depth + layer] = *d);
+        }
+        columns
     }
 
-    /// The log-likelihood ratio of a position: marked over unmarked.
-    fn log_ratio(&self, bits: u64) -> f64 {
-        (0..self.beta.len())
-            .map(|layer| (1.0 + self.differ(bits, layer) * half(bits, layer)).ln())
-            .sum()
-    }
-
-    /// The log-likelihood ratio of a text.
+    /// The log-likelihood ratio of a text: marked over unmarked.
     ///
     /// # Panics
     /// If the evidence has another depth.
     #[must_use]
     pub fn log_likelihood_ratio(&self, evidence: &Evidence) -> f64 {
         assert_eq!(self.beta.len(), evidence.depth(), "a model of this depth");
-        evidence.rows().iter().map(|&bits| self.log_ratio(bits)).sum()
+        let columns = self.columns();
+        evidence.rows().iter().map(|&bits| columns.log_ratio(bits, &columns.differ(bits))).sum()
     }
 
     /// The probability of a mark, given the text.
@@ -116,15 +114,24 @@ impl Bayes {
         let parameters = depth + depth * (depth - 1) / 2;
         let (mut first, mut second) = (vec![0.0; parameters], vec![0.0; parameters]);
         for step in 1..=STEPS {
-            let mut gradient = Gradient::new(depth);
+            let columns = model.columns();
+            let mut slopes =
+                Columns { depth, beta: vec![0.0; depth], delta: vec![0.0; depth * depth] };
             for (texts, (weight, label)) in
                 [&marked, &unmarked].into_iter().zip(weights.into_iter().zip([1.0, 0.0]))
             {
                 for text in texts {
-                    let ratio: f64 = text.iter().map(|&bits| model.log_ratio(bits)).sum();
+                    let differ: Vec<_> = text.iter().map(|&bits| columns.differ(bits)).collect();
+                    let each = || text.iter().zip(&differ);
+                    let ratio: f64 = each().map(|(&bits, s)| columns.log_ratio(bits, s)).sum();
                     let scale = weight * (sigmoid(ratio) - label);
-                    text.iter().for_each(|&bits| gradient.add(&model, bits, scale));
+                    each().for_each(|(&bits, s)| slopes.add_slope(bits, s, scale));
                 }
+            }
+            let mut gradient = Self::untrained(depth);
+            gradient.beta.clone_from(&slopes.beta);
+            for (layer, row) in gradient.delta.iter_mut().enumerate() {
+                row.iter_mut().enumerate().for_each(|(j, d)| *d = slopes.delta[j * depth + layer]);
             }
             let penalised = model.delta.iter().flatten().map(|d| 2e-3 * d);
             gradient.delta.iter_mut().flatten().zip(penalised).for_each(|(g, p)| *g += p);
@@ -144,25 +151,50 @@ impl Bayes {
     }
 }
 
-/// The slope of the loss.
-struct Gradient {
+/// A model, or the slope of the loss in it, laid out so that a bit's share of all layers is added at
+/// once.
+struct Columns {
+    depth: usize,
     beta: Vec<f64>,
-    delta: Vec<Vec<f64>>,
+    /// δ of layer l and bit j at `j·depth + l`.
+    delta: Vec<f64>,
 }
 
-impl Gradient {
-    fn new(depth: usize) -> Self {
-        let Bayes { delta, .. } = Bayes::untrained(depth);
-        Self { beta: vec![0.0; depth], delta }
+/// `s` of each layer.
+type Differ = [f64; 64];
+
+impl Columns {
+    /// `s` of each layer, given the bits.
+    fn differ(&self, bits: u64) -> Differ {
+        let mut logits = [0.0; 64];
+        let logits_here = &mut logits[..self.depth];
+        logits_here.copy_from_slice(&self.beta);
+        for (j, column) in self.delta.chunks_exact(self.depth).enumerate() {
+            if bits >> j & 1 == 1 {
+                logits_here.iter_mut().zip(column).for_each(|(logit, d)| *logit += d);
+            }
+        }
+        logits_here.iter_mut().for_each(|logit| *logit = sigmoid(*logit));
+        logits
+    }
+
+    /// The log-likelihood ratio of a position.
+    fn log_ratio(&self, bits: u64, differ: &Differ) -> f64 {
+        (0..self.depth).map(|layer| (1.0 + differ[layer] * half(bits, layer)).ln()).sum()
     }
 
     /// Adds `scale` times the slope of a position's log-ratio.
-    fn add(&mut self, model: &Bayes, bits: u64, scale: f64) {
-        for (layer, (beta, row)) in self.beta.iter_mut().zip(&mut self.delta).enumerate() {
-            let (s, g) = (model.differ(bits, layer), half(bits, layer));
-            let slope = scale * g * s * (1.0 - s) / (1.0 + s * g);
-            *beta += slope;
-            row.iter_mut().enumerate().for_each(|(j, d)| *d += slope * (bits >> j & 1) as f64);
+    fn add_slope(&mut self, bits: u64, differ: &Differ, scale: f64) {
+        let mut slopes = [0.0; 64];
+        for (layer, (slope, s)) in slopes[..self.depth].iter_mut().zip(differ).enumerate() {
+            let g = half(bits, layer);
+            *slope = scale * g * s * (1.0 - s) / (1.0 + s * g);
+        }
+        self.beta.iter_mut().zip(&slopes).for_each(|(beta, slope)| *beta += slope);
+        for (j, column) in self.delta.chunks_exact_mut(self.depth).enumerate() {
+            if bits >> j & 1 == 1 {
+                column.iter_mut().zip(&slopes).for_each(|(d, slope)| *d += slope);
+            }
         }
     }
 }
@@ -210,7 +242,8 @@ mod tests {
         let (marked, unmarked) = (texts(true), texts(false));
         let model = Bayes::train(&marked, &unmarked);
         assert_eq!(model, Bayes::train(&marked, &unmarked));
-        let s = |bits, layer| model.differ(bits, layer);
+        let columns = model.columns();
+        let s = |bits, layer: usize| columns.differ(bits)[layer];
         assert!(s(0, 0) > 0.7 && s(0, 1) > 0.6 && s(1, 1) < 0.4 && s(0, 2) < 0.35, "{model:?}");
         let right = |texts: &[Evidence], sign: f64| {
             texts.iter().filter(|text| sign * model.log_likelihood_ratio(text) > 0.0).count()
@@ -225,7 +258,9 @@ mod tests {
         let mut model = Bayes::untrained(4);
         model.beta = vec![1.0, -0.3, 2.0, 0.1];
         model.delta = vec![vec![], vec![3.0], vec![-1.0, 0.5], vec![0.2, -4.0, 1.5]];
-        let mean: f64 = (0..16).map(|bits| model.log_ratio(bits).exp() / 16.0).sum();
+        let columns = model.columns();
+        let ratio = |bits| columns.log_ratio(bits, &columns.differ(bits)).exp();
+        let mean: f64 = (0..16).map(|bits| ratio(bits) / 16.0).sum();
         assert!((mean - 1.0).abs() < 1e-12, "{mean}");
     }
 }
