@@ -100,6 +100,11 @@ impl Desk<'_, '_> {
         LENGTHS.into_iter().filter(|&length| length <= self.most()).collect()
     }
 
+    /// Where marked texts are cut: shorter ones too, which are found already.
+    fn cuts(&self) -> Vec<usize> {
+        [8, 16, 24].into_iter().chain(self.lengths()).collect()
+    }
+
     /// A part of the arm, where each text is long.
     fn part(&self, divisor: u64) -> u64 {
         (self.samples / divisor).max(16)
@@ -194,21 +199,25 @@ impl Desk<'_, '_> {
     }
 
     fn true_positives(&mut self) -> Result<Findings, Error> {
-        let (count, lengths) = (self.part(4), self.lengths());
+        let (count, lengths) = (self.part(4), self.cuts());
         let mut findings = Findings::default();
         let (mut lines, mut all) = (Vec::new(), Vec::new());
-        for temperature in [0.5, 0.7, 1.0] {
+        for temperature in [0.3, 0.5, 0.7, 1.0] {
             // The check below takes texts at T = 1 for independent: each has a key of its own.
             let company = if temperature == 1.0 { 1 } else { 16 };
             let way = Way { company, ..Way::marked(temperature, self.most()) };
             let texts = self.write(&way, count)?;
             lines.push(by_length(format!("T = {temperature}"), &texts, &lengths));
-            if temperature == 0.5 {
+            if temperature == 0.3 {
                 findings.figures.push(scores(&texts, &lengths));
             }
-            all.extend(texts);
+            for text in texts {
+                let start = &text.tokens[..64.min(text.tokens.len())];
+                let bits = entropy(self.pair.target, &self.pair.prompt, start, temperature)?;
+                all.push((bits, text));
+            }
         }
-        let found = lines[2].points.last().map_or(0.0, |point| point.1);
+        let found = lines[3].points.last().map_or(0.0, |point| point.1);
         findings.figures.push(figure(
             "found, by length and temperature",
             format!("{count} marked texts of each temperature, cut to each length; weighted mean."),
@@ -216,7 +225,7 @@ impl Desk<'_, '_> {
             FOUND,
             lines,
         ));
-        findings.figures.push(by_entropy(&all, &lengths));
+        findings.figures.push(by_entropy(all));
         // Against "half or more are found": the likelihood ratio of one in twenty, an e-value for
         // every share from a half on.
         let hits = (found * count as f64).round();
@@ -281,7 +290,7 @@ impl Desk<'_, '_> {
     }
 
     fn fast(&mut self) -> Result<Findings, Error> {
-        let (count, lengths) = (self.part(4), self.lengths());
+        let (count, lengths) = (self.part(4), self.cuts());
         let way = Way {
             gamma: GAMMA,
             // Averages over keys are what mode fast is about.
@@ -567,7 +576,7 @@ fn scores(texts: &[Text], lengths: &[usize]) -> Figure {
     figure(
         "found, by score",
         format!(
-            "{} marked texts at T = 0.5; the Bayesian score was trained on {} others.",
+            "{} marked texts at T = 0.3; the Bayesian score was trained on {} others.",
             test.len(),
             train.len()
         ),
@@ -578,24 +587,23 @@ fn scores(texts: &[Text], lengths: &[usize]) -> Figure {
 }
 
 /// The share found at three lengths, in five groups of texts of like entropy.
-fn by_entropy(texts: &[Text], lengths: &[usize]) -> Figure {
-    let entropy = |text: &Text| text.stats.entropy_bits().unwrap_or(0.0);
-    let mut texts: Vec<&Text> = texts.iter().collect();
-    texts.sort_by(|a, b| entropy(a).total_cmp(&entropy(b)));
-    let groups: Vec<&[&Text]> = texts.chunks(texts.len().div_ceil(5)).collect();
-    let line = |&length: &usize| {
-        let point = |group: &&[&Text]| {
-            let mean = group.iter().map(|text| entropy(text)).sum::<f64>() / group.len() as f64;
-            (mean, share(group, |text| p_value(&text.tokens, &text.key, length) <= RATE))
+fn by_entropy(mut texts: Vec<(f64, Text)>) -> Figure {
+    texts.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let groups: Vec<&[(f64, Text)]> = texts.chunks(texts.len().div_ceil(5)).collect();
+    let line = |length: usize| {
+        let point = |group: &&[(f64, Text)]| {
+            let mean = group.iter().map(|(bits, _)| bits).sum::<f64>() / group.len() as f64;
+            let found = |(_, text): &(f64, Text)| p_value(&text.tokens, &text.key, length) <= RATE;
+            (mean, share(group, found))
         };
         Line::new(format!("{length} tokens"), groups.iter().map(point).collect())
     };
     figure(
         "found, by entropy",
-        format!("{} marked texts of three temperatures, in five groups.", texts.len()),
-        "mean entropy of the marked laws, bits a token",
+        format!("{} marked texts of four temperatures, in five groups.", texts.len()),
+        "mean entropy of the laws without a mark, bits a token, over the first 64",
         FOUND,
-        lengths.iter().take(3).map(line).collect(),
+        [16, 32, 64].map(line).to_vec(),
     )
 }
 

@@ -1,7 +1,7 @@
 //! Texts for the studies: written by the pair with a mark and without, cut from others, and edited.
 
 use draftproof_decode::{
-    Engine, LanguageModel, Limits, Listener, Sampler, Session, Settings, Token,
+    Dist, Engine, LanguageModel, Limits, Listener, Sampler, Session, Settings, Token,
     draft::{Drafter, NoDrafter, length::DraftLength, model::ModelDrafter},
     generate,
     lm::Pass,
@@ -158,25 +158,49 @@ pub(super) fn room(
     text: &Text,
     temperature: f64,
 ) -> Result<Room, Error> {
-    let sampler = contract(temperature, target)?;
     let detector = text.detector();
     let scheme = detector.scheme();
-    let whole = [prompt, &text.tokens].concat();
-    let sequence = target.open()?;
-    let tokens = &whole[..whole.len() - 1];
-    let rows = target.forward(&[Pass { sequence, tokens, rows: text.tokens.len() }]);
-    target.close(sequence);
-    let rows = rows?.swap_remove(0);
+    let laws = laws(target, prompt, &text.tokens, temperature)?;
     let mut room = Room::default();
     for place in scored_places(scheme, &text.tokens, &[]) {
+        let context = &text.tokens[place - scheme.context_len..place];
+        room.add(scheme, detector.values(), context, &laws[place]);
+    }
+    Ok(room)
+}
+
+/// The mean entropy, in bits, of the target's laws without a mark along a text.
+pub(super) fn entropy(
+    target: &mut dyn LanguageModel,
+    prompt: &[Token],
+    text: &[Token],
+    temperature: f64,
+) -> Result<f64, Error> {
+    let laws = laws(target, prompt, text, temperature)?;
+    Ok(laws.iter().map(Dist::entropy_bits).sum::<f64>() / laws.len() as f64)
+}
+
+/// The law of each token of a text.
+fn laws(
+    target: &mut dyn LanguageModel,
+    prompt: &[Token],
+    text: &[Token],
+    temperature: f64,
+) -> Result<Vec<Dist>, Error> {
+    let sampler = contract(temperature, target)?;
+    let whole = [prompt, text].concat();
+    let sequence = target.open()?;
+    let tokens = &whole[..whole.len() - 1];
+    let rows = target.forward(&[Pass { sequence, tokens, rows: text.len() }]);
+    target.close(sequence);
+    let rows = rows?.swap_remove(0);
+    let law = |place: usize| {
         let tokens = &whole[..prompt.len() + place];
         let prefix = Prefix { tokens, prompt_len: prompt.len() };
         let law = sampler.law(prefix, rows.row(place));
-        let law = law.map_err(|source| Error::Row { position: tokens.len(), source })?;
-        let context = &text.tokens[place - scheme.context_len..place];
-        room.add(scheme, detector.values(), context, &law);
-    }
-    Ok(room)
+        law.map_err(|source| Error::Row { position: tokens.len(), source })
+    };
+    (0..text.len()).map(law).collect()
 }
 
 /// A stretch of `source`, from anywhere.
