@@ -13,7 +13,8 @@ use draftproof_decode::{
 use super::{
     Figure, Findings, LENGTHS, Line, RATE, Study, coins, counted,
     writing::{
-        Edit, Seeds, Text, Way, below, edited, key, mingled, room, stretch, templated, write,
+        Edit, Seeds, Text, Way, below, edited, entropy, key, mingled, room, stretch, templated,
+        write,
     },
 };
 use crate::{
