@@ -272,13 +272,21 @@ fn calibrations_are_honest_and_refuse_what_is_not_theirs() {
     let short =
         Evidence::from_rows(12, calibrated.evidence(&text(None, 19, 12, 1), &[]).rows().to_vec());
     assert_eq!(calibrated.judge(&short, None).verdict.name(), "abstain");
-    // Weak evidence falls between the thresholds of some class.
-    let between = |found: &draftproof_decode::watermark::detect::Finding| {
-        matches!(found.verdict, Verdict::Abstain(Abstention::Between { .. }))
-    };
-    let strong = texts(true, 7000..7040);
-    let pieces = strong.iter().map(|text| Evidence::from_rows(12, text.rows()[..18].to_vec()));
-    assert!(pieces.filter(|piece| between(&calibrated.judge(piece, None))).count() > 0);
+    // Between the thresholds of a class there is no verdict.
+    let piece = Evidence::from_rows(12, texts(true, 7000..7001)[0].rows()[..18].to_vec());
+    let score = calibration.bayes.log_likelihood_ratio(&piece);
+    for (below, above, verdict) in
+        [(-1.0, 1.0, "abstain"), (-1.0, 0.0, "watermarked"), (0.5, 1.0, "not_detected")]
+    {
+        let mut moved = calibration.clone();
+        moved.classes[0].not_detected_below = score + below;
+        moved.classes[0].watermarked_from = score + above;
+        let moved = detector.clone().calibrated(&own, moved, None).expect("its own key");
+        let found = moved.judge(&piece, None).verdict;
+        assert_eq!(found.name(), verdict);
+        let between = matches!(found, Verdict::Abstain(Abstention::Between { .. }));
+        assert_eq!(between, verdict == "abstain");
+    }
     // Another key, another tokenizer, an edited scheme, too few texts, a rate that is none.
     let refused = |key: &StoredKey, calibration: Calibration, tokenizer| {
         let error = Detector::new(key, 0.01).calibrated(key, calibration, tokenizer);
