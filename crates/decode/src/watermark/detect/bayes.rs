@@ -1,13 +1,12 @@
 //! The Bayesian score: a likelihood ratio with a learnt model of the mark.
 //!
-//! Marked text is modelled layer by layer (the reference's model, ALGORITHMS of the paper's code):
+//! Marked text is modelled layer by layer (the model of the paper's reference code):
 //! with probability `s` two *different* candidates met in the match that decided the layer, and then
 //! the bit is 1 with probability 3/4; otherwise it is fair. So
 //! `P(g | marked) = ½·((g + ½)·s + 1 − s)`, `s = sigmoid(β_l + Σ_{j<l} δ_{lj}·g_j)`, against ½ for
-//! text without a mark. The log-odds of a position are `Σ_l ln(1 + s·(g − ½))`, twice the ratio of
-//! nothing: for fair bits the ratio has expectation 1, whatever β and δ. So by Markov's inequality
-//! unmarked text has a ratio of 1/α with probability at most α, for every length, however well or ill
-//! the model was learnt.
+//! text without a mark. The log-likelihood ratio of a position is `Σ_l ln(1 + s·(g − ½))`. For fair bits
+//! the ratio has expectation 1, whatever β and δ, so by Markov's inequality unmarked text reaches 1/α
+//! with probability at most α: for every length, however well or ill the model was learnt.
 //!
 //! Only for two leaves: with more, a bit is 1 with another probability than 3/4.
 
