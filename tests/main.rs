@@ -12,6 +12,8 @@ mod bench;
 mod bits;
 // The contract card and its hash.
 mod contract;
+// Marks that are found, and everything else that is not.
+mod detect;
 // Where a text ends: EOS inside blocks, stop ids, full contexts.
 mod ends;
 // A draft changes the speed, not the text.

@@ -31,9 +31,15 @@ pub(crate) enum Command {
     Bench(Box<BenchArguments>),
     /// Prove that the text follows the target's law, and that wrong samplers are caught.
     Verify(Box<VerifyArguments>),
-    /// Make the keys of a watermark.
+    /// Make the keys of a watermark, and calibrate its detector.
     #[command(subcommand)]
     Watermark(WatermarkCommand),
+    /// Say whether a text carries the mark of a key: watermarked, not detected, or no verdict.
+    #[command(
+        allow_negative_numbers = true,
+        mut_group("SamplerArguments", |group| group.requires("model"))
+    )]
+    Detect(Box<DetectArguments>),
     /// Test samples of another engine against the target's law.
     #[command(allow_negative_numbers = true)]
     Audit(Box<AuditArguments>),
@@ -43,6 +49,70 @@ pub(crate) enum Command {
 pub(crate) enum WatermarkCommand {
     /// Write a new key file that only its owner can read.
     Keygen(Box<KeygenArguments>),
+    /// Learn the detector's score and its thresholds from texts with the mark and without it.
+    Calibrate(Box<CalibrateArguments>),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CalibrateArguments {
+    /// The key in use in this file is calibrated.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) watermark_key: PathBuf,
+    /// Texts marked with it: JSON lines (.jsonl) as `generate --n N --json` prints them, or plain text.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) generated: PathBuf,
+    /// Texts without a mark, of the kind that will be judged: JSON lines with `text` or `tokens`, or
+    /// plain text.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) human: PathBuf,
+    /// Where the calibration goes, for `detect --calibration`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// The share of texts without a mark that may be called watermarked, and of marked ones that may be
+    /// called not detected.
+    #[arg(long, value_name = "RATE", default_value_t = 0.01, value_parser = rate)]
+    pub(crate) false_positive_rate: f64,
+    /// The model whose tokenizer cuts the texts.
+    #[arg(long, value_name = "MODEL", default_value = "builtin:fable")]
+    pub(crate) model: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DetectArguments {
+    /// The text; without it, or with `-`, standard input.
+    #[arg(conflicts_with = "ids")]
+    pub(crate) file: Option<PathBuf>,
+    /// The text as token ids.
+    #[arg(long, value_name = "ID,ID,…", value_delimiter = ',')]
+    pub(crate) ids: Option<Vec<u32>>,
+    /// The keys to try; the p-value is that of the best one times their number.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) watermark_key: PathBuf,
+    /// Decide by the thresholds of `watermark calibrate`, for their key.
+    #[arg(long, value_name = "FILE", conflicts_with = "false_positive_rate")]
+    pub(crate) calibration: Option<PathBuf>,
+    /// The share of texts without a mark that may be called watermarked.
+    #[arg(long, value_name = "RATE", default_value_t = 0.01, value_parser = rate)]
+    pub(crate) false_positive_rate: f64,
+    /// The model of the text: its tokenizer cuts it [default: builtin:fable]. If it is given, its laws
+    /// under the sampler's settings say how strong a mark the text could carry; where that is too
+    /// little, there is no verdict.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    /// What the text continues, for those laws [default: it begins a document].
+    #[arg(long, value_name = "TEXT", requires = "model")]
+    pub(crate) prompt: Option<String>,
+    #[command(flatten)]
+    pub(crate) sampler: SamplerArguments,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `--false-positive-rate`.
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|&rate: &f64| rate > 0.0 && rate <= 0.5);
+    rate.ok_or_else(|| "expected a number above 0, at most 0.5".into())
 }
 
 #[derive(Debug, Args)]
@@ -270,7 +340,8 @@ pub(crate) struct VerifyArguments {
     #[command(flatten)]
     pub(crate) models: ModelArguments,
     /// How much: quick (a part of everything, two minutes), exact (all paths of small tables), toy
-    /// (sampled laws of small tables), model (the pair, the whole grid), all.
+    /// (sampled laws of small tables), model (the pair, the whole grid), watermark (how well marked
+    /// text of the pair is told from other text, and what the mark costs), all.
     #[arg(long, value_name = "LEVEL", default_value = "quick")]
     pub(crate) level: Level,
     /// Texts of each sampled check, instead of the level's own number.

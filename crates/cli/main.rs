@@ -13,7 +13,9 @@ macro_rules! eprintln {
 
 mod args;
 mod bench;
+mod calibrate;
 mod contract;
+mod detect;
 mod engine;
 mod generate;
 mod logprobs;
@@ -42,6 +44,10 @@ fn main() -> ExitCode {
         Command::Watermark(WatermarkCommand::Keygen(arguments)) => {
             watermark::keygen(&arguments).map(|()| true)
         }
+        Command::Watermark(WatermarkCommand::Calibrate(arguments)) => {
+            calibrate::run(&arguments).map(|()| true)
+        }
+        Command::Detect(arguments) => detect::run(&arguments).map(|()| true),
         Command::Audit(arguments) => verify::audit(&arguments),
     };
     match passed {

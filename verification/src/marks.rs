@@ -133,7 +133,7 @@ impl FreshKeys {
 }
 
 /// A hash whose bits pass for coins: the finaliser of `SplitMix64` over each word.
-fn mixed(words: &[u64]) -> u64 {
+pub(crate) fn mixed(words: &[u64]) -> u64 {
     words.iter().fold(0x243f_6a88_85a3_08d3, |hash, word| {
         let mut z = (hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

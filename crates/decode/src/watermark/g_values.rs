@@ -85,6 +85,19 @@ impl Hashed {
     }
 }
 
+impl Hashed {
+    /// Names the n-grams that share all bits for a reason that is no chance: they have one hash, or
+    /// (variant `hf`, a table of a power of two) one hash modulo the table.
+    #[must_use]
+    pub fn class(&self, context: &[Token], token: Token) -> u64 {
+        let hash = step(self.context_hash(context), i64::from(token.0)).cast_unsigned();
+        match &self.kind {
+            Kind::Hf(table) if table.len().is_power_of_two() => hash % table.len() as u64,
+            Kind::Hf(_) | Kind::Gdm => hash,
+        }
+    }
+}
+
 /// Variant `gdm`: SHA-256 of the numbers (little-endian), as a big-endian integer, modulo 2^63 − 1.
 pub(super) fn start(layers: &[i64]) -> i64 {
     let mut hash = Sha256::new();

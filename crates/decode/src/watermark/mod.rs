@@ -22,9 +22,11 @@
 //!
 //! `exact` is the paper's high-detectability rule (and Hu and Huang's, 2410.20418, "maintain
 //! watermark strength"): all evidence stays, fewer drafted tokens are accepted. `fast` is the
-//! paper's rule that keeps the acceptance, see [`FastWatermark`]; it dilutes the evidence.
+//! paper's rule that keeps the acceptance, see [`FastWatermark`](crate::verify::FastWatermark); it
+//! dilutes the evidence.
 
 mod context;
+pub mod detect;
 pub mod g_values;
 mod key;
 pub mod scheme;
