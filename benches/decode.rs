@@ -12,6 +12,7 @@ use draftproof_decode::{
     exp::exp,
     noise::{ChaCha, Noise, RoundNoise, Seed},
     sampler::Prefix,
+    watermark::{GValues, Hashed, Key, Mode, Scheme, StoredKey, Variant, Watermark},
 };
 
 const WIDE: usize = 151_936;
@@ -98,5 +99,36 @@ fn verdict(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, sampler, verdict);
+/// The mark on a finished law, depth 30; and of it the bits alone.
+fn watermark(c: &mut Criterion) {
+    let text: Vec<Token> = (0..300).map(Token).collect();
+    let rows =
+        [("151936 ids", WIDE, 0), ("4096 ids", 4096, 0), ("151936 ids, top-k 100", WIDE, 100)];
+    for (name, vocab, top_k) in rows {
+        let law = law(&settings(top_k, "1"), &row(vocab, 1, 6.0));
+        let ids: Vec<u32> = law.support().map(|(token, _)| token.0).collect();
+        let mut group = c.benchmark_group(format!("watermark, {name}"));
+        for variant in [Variant::Gdm, Variant::Hf] {
+            let scheme = Scheme { variant, ..Scheme::default() };
+            let key = Key::new((0..30).map(|layer| layer * 0x1234_5678_9abc).collect());
+            let values = Hashed::new(&scheme, &key);
+            let key = StoredKey::new(scheme, key, "2026-01-01".into(), None).expect("a key");
+            let watermark = Watermark::new(&key, Mode::Exact);
+            group.bench_function(format!("{variant}"), |b| {
+                b.iter_batched(
+                    || law.clone(),
+                    |law| watermark.mark(black_box(&text), law),
+                    BatchSize::LargeInput,
+                );
+            });
+            let mut bits = vec![0; ids.len()];
+            group.bench_function(format!("{variant}, bits"), |b| {
+                b.iter(|| values.fill(black_box(&text[..4]), &ids, &mut bits));
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, sampler, verdict, watermark);
 criterion_main!(benches);

@@ -33,12 +33,22 @@ fn greedy_ids_are_those_of_the_reference() {
         "llama-sharded",
         "pair-target",
         "pair-draft",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "qwen3-yarn",
+        "gemma2",
+        "gemma3",
+        "phi3",
+        "smollm3",
+        "gpt2",
     ] {
         let model = golden(name);
         let reference = read_json(model.join("reference.json"));
         let (prompt, expected) = (ids(&reference["input_ids"]), ids(&reference["greedy_ids"]));
-        for drafter in ["none", "ngram"] {
-            assert_eq!(greedy(&model, &prompt, 32, drafter, ""), expected, "{name} {drafter}");
+        for (drafter, words) in [("none", ""), ("ngram", ""), ("ngram", "--kernels general")] {
+            let found = greedy(&model, &prompt, 32, drafter, words);
+            assert_eq!(found, expected, "{name} {drafter} {words}");
         }
     }
 }

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    harness::{DRAFTERS, RULES, draftproof, generate, golden, text, tokens, with_drafter},
+    harness::{
+        DRAFTERS, RULES, draftproof, generate, golden, read_json, text, tokens, with_drafter,
+    },
     tiny::{EOS, FIRST, SURE, Tiny, byte_level, spell},
 };
 
@@ -58,7 +60,7 @@ fn flags_out_of_range_are_refused() {
         ("--draft-model builtin:fable --drafter ngram", &["builtin:fable", "--drafter ngram"]),
         ("--draft-model builtin:fable --drafter none", &["builtin:fable", "--drafter none"]),
         ("--draft-model builtin:grimm", &["\"grimm\"", "expected one of fable"]),
-        ("--draft-model /nowhere", &["/nowhere", "expected builtin:fable, or a folder"]),
+        ("--draft-model /nowhere", &["/nowhere", "expected builtin:fable, a folder"]),
         ("--verify always", &["--verify", "always", "rejection, block, coupled"]),
         ("--chat", &["--chat is not supported yet"]),
         ("--json --show-draft", &["--json", "--show-draft"]),
@@ -135,12 +137,12 @@ fn is_refused(folder: &TempDir, needles: &[&str]) {
 #[test]
 fn folders_without_a_model_are_refused() {
     for name in ["/nowhere", "nowhere", "builtin", "model.gguf", "hf:owner/name", ""] {
-        let needles = ["no model at", name, "expected builtin:fable, or a folder"];
+        let needles = ["no model at", name, "expected builtin:fable, a folder"];
         generate("x --model").arg(name).fails(&needles);
     }
     generate("x --model builtin:grimm").fails(&["\"grimm\"", "expected one of fable"]);
     let file = golden("README.md");
-    generate("x --model").arg(&file).fails(&["no model at", "README.md"]);
+    generate("x --model").arg(&file).fails(&["README.md", "expected \"GGUF\" at its beginning"]);
     let empty = tempfile::tempdir().expect("a temporary folder");
     is_refused(&empty, &["expected config.json"]);
     for (missing, expected) in [("config.json", "config.json"), (WEIGHTS, WEIGHTS)] {
@@ -234,6 +236,24 @@ fn tensors_that_do_not_fit_are_refused() {
         assert_ne!(bytes, good().safetensors(), "{from} is not in the header");
         let folder = spoilt(|folder| fs::write(folder.join(WEIGHTS), &bytes).expect("written"));
         is_refused(&folder, &[WEIGHTS]);
+    }
+}
+
+/// What a family would have to do and does not, by the field that asks for it.
+#[test]
+fn configurations_beyond_a_family_are_refused() {
+    for (name, field, value) in [
+        ("phi3", "rope_scaling", json!({"type": "longrope", "long_factor": [1.0]})),
+        ("qwen2", "layer_types", json!(["full_attention"])),
+        ("gemma3", "attn_logit_softcapping", json!(50.0)),
+        ("gpt2", "activation_function", json!("relu")),
+    ] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut config = read_json(golden(name).join("config.json"));
+        config[field] = value;
+        fs::write(folder.path().join("config.json"), config.to_string()).expect("written");
+        fs::copy(golden(name).join(WEIGHTS), folder.path().join(WEIGHTS)).expect("copied");
+        is_refused(&folder, &["config.json", field, "expected"]);
     }
 }
 

@@ -12,6 +12,8 @@ mod bench;
 mod bits;
 // The contract card and its hash.
 mod contract;
+// Marks that are found, and everything else that is not.
+mod detect;
 // Devices: what there is, and that a draft changes no text on any of them.
 mod devices;
 // Where a text ends: EOS inside blocks, stop ids, full contexts.
@@ -20,6 +22,8 @@ mod ends;
 mod equality;
 // Bad flags, files, models and pairs: message and exit code.
 mod errors;
+// GGUF files: the reference's tokens; files that lie.
+mod gguf;
 // What `generate` prints, where, in which form; each flag when all is well.
 mod generate;
 // Faults that came back to us.
@@ -31,3 +35,5 @@ mod streaming;
 // Traces that hold, and edits that do not.
 mod trace;
 mod verify;
+// Marks on texts, and the keys they are made with.
+mod watermark;

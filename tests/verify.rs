@@ -42,6 +42,23 @@ fn tables_pass_without_a_model() {
     assert!(fs::read_to_string(out.join("junit.xml")).expect("XML").contains("<testsuite"));
 }
 
+/// One study of the level `watermark`, on the built-in pair and text of people: text without a mark.
+#[test]
+fn detectors_do_not_cry_wolf() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let words = "verify --level watermark --samples 100 --shard 1/8 --report";
+    let run = draftproof(words).arg(folder.path()).ok();
+    for needle in ["PASSED", "p-values/human text, variant hf", "false positives by length"] {
+        assert!(run.stdout.contains(needle), "{needle}: {}", run.stdout);
+    }
+    let report = report(folder.path());
+    let figures = report["figures"].as_array().expect("figures");
+    assert!(figures.iter().any(|figure| figure["title"] == "false positives by length"));
+    let page = fs::read_to_string(folder.path().join("report.html")).expect("a page");
+    assert!(page.contains("templated text") && page.contains("<svg") && !page.contains("NaN"));
+    draftproof("verify --level watermark --samples 99").fails(&["at least 100 samples"]);
+}
+
 #[test]
 fn a_pair_of_folders_passes_in_shards() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -107,7 +124,8 @@ fn an_audit_tells_right_samples_from_wrong_ones() {
 
 #[test]
 fn what_cannot_be_verified_is_refused() {
-    draftproof("verify --level fast").fails(&["fast", "quick, exact, toy, model or all"]);
+    draftproof("verify --level fast")
+        .fails(&["fast", "quick, exact, toy, model, watermark or all"]);
     draftproof("verify --shard 3/2").fails(&["3/2", "1 ≤ i ≤ n"]);
     draftproof("verify --samples 10").fails(&["at least 500"]);
     draftproof("verify --level toy a-prompt").fails(&["--level toy runs on tables"]);

@@ -31,11 +31,163 @@ pub(crate) enum Command {
     Bench(Box<BenchArguments>),
     /// Prove that the text follows the target's law, and that wrong samplers are caught.
     Verify(Box<VerifyArguments>),
+    /// Make the keys of a watermark, and calibrate its detector.
+    #[command(subcommand)]
+    Watermark(WatermarkCommand),
+    /// Say whether a text carries the mark of a key: watermarked, not detected, or no verdict.
+    #[command(
+        allow_negative_numbers = true,
+        mut_group("SamplerArguments", |group| group.requires("model"))
+    )]
+    Detect(Box<DetectArguments>),
     /// Test samples of another engine against the target's law.
     #[command(allow_negative_numbers = true)]
     Audit(Box<AuditArguments>),
     /// List the devices that this build can use on this machine.
     Devices(DevicesArguments),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum WatermarkCommand {
+    /// Write a new key file that only its owner can read.
+    Keygen(Box<KeygenArguments>),
+    /// Learn the detector's score and its thresholds from texts with the mark and without it.
+    Calibrate(Box<CalibrateArguments>),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CalibrateArguments {
+    /// The key in use in this file is calibrated.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) watermark_key: PathBuf,
+    /// Texts marked with it: JSON lines (.jsonl) as `generate --n N --json` prints them, or plain text.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) generated: PathBuf,
+    /// Texts without a mark, of the kind that will be judged: JSON lines with `text` or `tokens`, or
+    /// plain text.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) human: PathBuf,
+    /// Where the calibration goes, for `detect --calibration`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// The share of texts without a mark that may be called watermarked, and of marked ones that may be
+    /// called not detected.
+    #[arg(long, value_name = "RATE", default_value_t = 0.01, value_parser = rate)]
+    pub(crate) false_positive_rate: f64,
+    /// The model whose tokenizer cuts the texts.
+    #[arg(long, value_name = "MODEL", default_value = "builtin:fable")]
+    pub(crate) model: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DetectArguments {
+    /// The text; without it, or with `-`, standard input.
+    #[arg(conflicts_with = "ids")]
+    pub(crate) file: Option<PathBuf>,
+    /// The text as token ids.
+    #[arg(long, value_name = "ID,ID,…", value_delimiter = ',')]
+    pub(crate) ids: Option<Vec<u32>>,
+    /// The keys to try; the p-value is that of the best one times their number.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) watermark_key: PathBuf,
+    /// Decide by the thresholds of `watermark calibrate`, for their key.
+    #[arg(long, value_name = "FILE", conflicts_with = "false_positive_rate")]
+    pub(crate) calibration: Option<PathBuf>,
+    /// The share of texts without a mark that may be called watermarked.
+    #[arg(long, value_name = "RATE", default_value_t = 0.01, value_parser = rate)]
+    pub(crate) false_positive_rate: f64,
+    /// The model of the text: its tokenizer cuts it [default: builtin:fable]. If it is given, its laws
+    /// under the sampler's settings say how strong a mark the text could carry; where that is too
+    /// little, there is no verdict.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    /// What the text continues, for those laws [default: it begins a document].
+    #[arg(long, value_name = "TEXT", requires = "model")]
+    pub(crate) prompt: Option<String>,
+    #[command(flatten)]
+    pub(crate) sampler: SamplerArguments,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `--false-positive-rate`.
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|&rate: &f64| rate > 0.0 && rate <= 0.5);
+    rate.ok_or_else(|| "expected a number above 0, at most 0.5".into())
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeygenArguments {
+    /// Where to.
+    pub(crate) file: PathBuf,
+    /// The file exists: put a new key in use, and keep the old ones to detect older texts.
+    #[arg(long)]
+    pub(crate) rotate: bool,
+    /// The hash: that of google-deepmind/synthid-text, or that of Hugging Face transformers (where
+    /// ids 65536 apart share their bits).
+    #[arg(long, value_enum, default_value_t = VariantArgument::Gdm)]
+    pub(crate) variant: VariantArgument,
+    /// Layers, 1 to 64: more mark more strongly, up to the text's entropy.
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    pub(crate) depth: usize,
+    /// Generated tokens that a token's bits depend on: fewer survive more edits, and mark less (a
+    /// context that occurred before is left unmarked).
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) context_len: usize,
+    /// Candidates in a match: more than 2 mark more strongly and distort the model's law.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub(crate) leaves: usize,
+    /// How many positions back a context counts as repeated [default: the whole text].
+    #[arg(long, value_name = "N")]
+    pub(crate) history: Option<usize>,
+    /// Take scheme and key from a SynthID watermarking config of transformers (JSON) instead.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["variant", "depth", "context_len", "leaves", "history"])]
+    pub(crate) import: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) models: ModelArguments,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum VariantArgument {
+    /// google-deepmind/synthid-text.
+    Gdm,
+    /// Hugging Face transformers.
+    Hf,
+}
+
+/// The mark on the text.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Watermark")]
+pub(crate) struct WatermarkArguments {
+    /// Mark the text with the key in use in this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) watermark_key: Option<PathBuf>,
+    /// What speculation keeps.
+    #[arg(long, value_enum, default_value_t = ModeArgument::Exact, requires = "watermark_key")]
+    pub(crate) watermark_mode: ModeArgument,
+    /// Where a context counts as repeated, and is left unmarked.
+    #[arg(long, value_enum, default_value_t = Mask::Sequence, requires = "watermark_key")]
+    pub(crate) watermark_mask: Mask,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModeArgument {
+    /// For every key the law of plain decoding with the mark; fewer drafted tokens are accepted.
+    Exact,
+    /// As many are accepted as without a mark; the law holds averaged over keys, and the mark is
+    /// weaker. With the rule rejection and a fixed draft length.
+    Fast,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mask {
+    /// In its own continuation: each alone has the model's law averaged over keys, but the N of --n
+    /// begin with the same context and are alike.
+    Sequence,
+    /// In all continuations so far, which are then made one after another: together they have the
+    /// law of N independent ones.
+    Batch,
 }
 
 #[derive(Debug, Args)]
@@ -50,6 +202,8 @@ pub(crate) struct GenerateArguments {
     pub(crate) drafts: DraftArguments,
     #[command(flatten)]
     pub(crate) sampler: SamplerArguments,
+    #[command(flatten)]
+    pub(crate) watermark: WatermarkArguments,
 
     /// The most tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 256)]
@@ -117,6 +271,8 @@ pub(crate) struct ContractArguments {
     pub(crate) drafts: DraftArguments,
     #[command(flatten)]
     pub(crate) sampler: SamplerArguments,
+    #[command(flatten)]
+    pub(crate) watermark: WatermarkArguments,
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
@@ -193,7 +349,8 @@ pub(crate) struct VerifyArguments {
     #[command(flatten)]
     pub(crate) models: ModelArguments,
     /// How much: quick (a part of everything, two minutes), exact (all paths of small tables), toy
-    /// (sampled laws of small tables), model (the pair, the whole grid), all.
+    /// (sampled laws of small tables), model (the pair, the whole grid), watermark (how well marked
+    /// text of the pair is told from other text, and what the mark costs), all.
     #[arg(long, value_name = "LEVEL", default_value = "quick")]
     pub(crate) level: Level,
     /// Texts of each sampled check, instead of the level's own number.
@@ -251,7 +408,7 @@ pub(crate) struct AuditArguments {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Models")]
 pub(crate) struct ModelArguments {
-    /// The target: a folder in Hugging Face layout, or builtin:NAME.
+    /// The target: a folder in Hugging Face layout, a GGUF file, or builtin:NAME.
     #[arg(long, value_name = "MODEL", default_value = "builtin:fable")]
     pub(crate) model: String,
     /// The draft model, in the same form.
@@ -287,9 +444,10 @@ pub(crate) enum KernelsArgument {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Models")]
 pub(crate) struct DraftArguments {
-    /// How many tokens to draft a round: a number, or auto.
-    #[arg(long, value_name = "N|auto", default_value = "auto")]
-    pub(crate) draft_len: DraftLenArgument,
+    /// How many tokens to draft a round: a number, or auto [default: auto; 4 with a watermark of mode
+    /// fast].
+    #[arg(long, value_name = "N|auto")]
+    pub(crate) draft_len: Option<DraftLenArgument>,
     /// The rule that judges drafted tokens.
     #[arg(long, value_enum, default_value_t = VerifyRule::Rejection)]
     pub(crate) verify: VerifyRule,

@@ -12,8 +12,9 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    args::{ContractArguments, EndArguments},
+    args::{ContractArguments, EndArguments, Mask},
     settings::{self, open_target},
+    watermark,
 };
 
 /// What defines the law of a text.
@@ -23,7 +24,7 @@ pub(crate) struct Contract {
 }
 
 impl Contract {
-    pub(crate) fn new(target: &Model, sampler: &Sampler, ends: &EndArguments) -> Self {
+    pub(crate) fn new(target: &Model, sampler: &Sampler, ends: &EndArguments, mask: Mask) -> Self {
         let identity = target.identity();
         let settings: Map<String, Value> = sampler
             .settings()
@@ -32,7 +33,7 @@ impl Contract {
             .map(|(name, value)| (name.into(), value.into()))
             .collect();
         let eos: Vec<u32> = settings::eos(ends, target).iter().map(|token| token.0).collect();
-        let law = json!({
+        let mut law = json!({
             "model": {
                 "config_sha256": identity.config,
                 "weights_sha256": identity.weights,
@@ -42,6 +43,13 @@ impl Contract {
             "sampler": settings,
             "ends": { "eos": eos, "stop": ends.stop },
         });
+        if let Some(watermark) = sampler.watermark() {
+            let entries = watermark.entries().into_iter();
+            let mut entries: Map<String, Value> =
+                entries.map(|(name, value)| (name.into(), value.into())).collect();
+            entries.insert("mask".into(), watermark::mask_name(mask).into());
+            law["watermark"] = entries.into();
+        }
         Self { law }
     }
 
@@ -51,13 +59,32 @@ impl Contract {
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// The points of every contract, and one more if there is a watermark.
+    fn points(&self, target: &Model) -> Vec<(&'static str, String)> {
+        let mut points = points(target);
+        if self.law.get("watermark").is_some() {
+            let text = "SynthID-Text's tournament is the last step, on integer weights. A context is \
+                the last generated tokens (zeros before the first, no prompt); one that occurred \
+                before within the mask is left unmarked. Mode exact: for this key the text has the \
+                law of plain decoding with the mark, with any draft. Mode fast: averaged over keys it \
+                has the law without the mark. With two leaves, the whole text as history and mask \
+                sequence that mean is the model's law of a text in both modes; with mask batch that \
+                of all continuations together. The key is named by its id only, and belongs to one \
+                tokenizer's ids. The hash is a linear congruential generator, not a cryptographic \
+                pseudorandom function; in variant hf ids a table size apart share their bits. \
+                Detection is calibrated apart from generation.";
+            points.push(("watermark", text.split_whitespace().collect::<Vec<_>>().join(" ")));
+        }
+        points
+    }
+
     /// The card as JSON.
     fn to_json(&self, target: &Model) -> Value {
         json!({
             "hash": self.hash(),
             "name": target.name(),
             "law": self.law,
-            "points": points(target).into_iter().map(|(title, text)| json!({
+            "points": self.points(target).into_iter().map(|(title, text)| json!({
                 "title": title,
                 "text": text,
             })).collect::<Vec<_>>(),
@@ -126,7 +153,9 @@ fn points(target: &Model) -> Vec<(&'static str, String)> {
 pub(crate) fn run(arguments: &ContractArguments) -> Result<()> {
     let target = open_target(&arguments.models)?;
     let sampler = settings::sampler(&arguments.sampler, &target)?;
-    let contract = Contract::new(&target, &sampler, &arguments.ends);
+    let sampler = watermark::add(sampler, &arguments.watermark, &target)?;
+    let mask = arguments.watermark.watermark_mask;
+    let contract = Contract::new(&target, &sampler, &arguments.ends, mask);
     let mut out = io::stdout().lock();
     if arguments.json {
         writeln!(out, "{}", contract.to_json(&target))?;
@@ -141,7 +170,7 @@ pub(crate) fn run(arguments: &ContractArguments) -> Result<()> {
             writeln!(out, "  {name:<20} {value}")?;
         }
     }
-    for (number, (title, text)) in points(&target).into_iter().enumerate() {
+    for (number, (title, text)) in contract.points(&target).into_iter().enumerate() {
         writeln!(out, "\n{}. {title}\n   {text}", number + 1)?;
     }
     Ok(())

@@ -10,7 +10,7 @@ use draftproof_decode::{
     },
     noise::ChaCha,
     stats::Meter,
-    verify::{BlockRule, Coupled, Rejection, Verifier},
+    verify::{BlockRule, Coupled, FastWatermark, Rejection, Verifier},
 };
 
 use crate::{
@@ -70,10 +70,15 @@ pub(crate) fn with_engine<T>(
         (DrafterKind::Ngram, _) => &mut ngram,
         (DrafterKind::Model | DrafterKind::None, _) => &mut none,
     };
+    let fast = sampler.fast_watermark().map(|watermark| FastWatermark { watermark });
+    let verifier = match &fast {
+        Some(fast) => fast,
+        None => verifier(rule),
+    };
     body(&mut Engine {
         target: models.target.language_model(),
         drafter,
-        verifier: verifier(rule),
+        verifier,
         sampler,
         noise: &mut ChaCha,
         meter,

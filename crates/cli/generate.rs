@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use draftproof_decode::{
-    LanguageModel, Limits, Session, Token,
+    LanguageModel, Limits, Listener, Sampler, Session, Token,
     generate::generate,
     noise::Seed,
     stats::{Meter, Part, Stats},
@@ -12,7 +12,7 @@ use draftproof_decode::{
 };
 
 use crate::{
-    args::{GenerateArguments, VerifyRule},
+    args::{GenerateArguments, Mask, VerifyRule},
     contract::Contract,
     engine::{draft_len, verifier, with_engine},
     measure::{Costs, WallClock, pass_time},
@@ -20,6 +20,7 @@ use crate::{
     replay::Tape,
     report::{self, Report, Share},
     settings::{self, Models},
+    watermark,
 };
 
 pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
@@ -34,12 +35,15 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
         bail!("{} has no tokenizer; --stop needs one", models.target.name());
     }
     let sampler = settings::sampler(&arguments.sampler, &models.target)?;
-    let contract = Contract::new(&models.target, &sampler, &arguments.ends).hash();
+    let sampler = watermark::add(sampler, &arguments.watermark, &models.target)?;
+    let draft_len_argument = watermark::draft_len(arguments, &sampler)?;
+    let mask = arguments.watermark.watermark_mask;
+    let contract = Contract::new(&models.target, &sampler, &arguments.ends, mask).hash();
     let prompt = settings::prompt(&arguments.prompt, &models.target)?;
     let limits = Limits {
         max_tokens: arguments.max_tokens,
         eos: settings::eos(&arguments.ends, &models.target),
-        draft_len: draft_len(arguments.drafts.draft_len, &models),
+        draft_len: draft_len(draft_len_argument, &models),
     };
     let seed = match arguments.seed {
         Some(seed) => seed,
@@ -64,9 +68,19 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
     let mut meter = Meter::new(WallClock::start());
     let start = Instant::now();
     let (drafter, rule) = (models.drafter, arguments.drafts.verify);
-    let result = with_engine(&mut models, drafter, rule, &sampler, &mut meter, |engine| {
-        generate(engine, &mut sessions, &mut output)
-    });
+    let mut generate =
+        |sampler: &Sampler, sessions: &mut [Session], listener: &mut dyn Listener| {
+            with_engine(&mut models, drafter, rule, sampler, &mut meter, |engine| {
+                generate(engine, sessions, listener)
+            })
+        };
+    let result = match sampler.watermark().filter(|_| mask == Mask::Batch) {
+        None => generate(&sampler, &mut sessions, &mut output),
+        Some(watermark) => {
+            let watermark = watermark.clone();
+            watermark::one_after_another(&sampler, watermark, &mut sessions, &mut output, generate)
+        }
+    };
     let elapsed = start.elapsed();
     // What was decided is shown and recorded, also when the next token could not be.
     output.finish(&sessions)?;

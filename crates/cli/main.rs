@@ -13,7 +13,9 @@ macro_rules! eprintln {
 
 mod args;
 mod bench;
+mod calibrate;
 mod contract;
+mod detect;
 mod devices;
 mod engine;
 mod generate;
@@ -25,12 +27,13 @@ mod report;
 mod settings;
 mod stops;
 mod verify;
+mod watermark;
 
 use std::{io, process::ExitCode};
 
 use clap::Parser;
 
-use args::{Arguments, Command};
+use args::{Arguments, Command, WatermarkCommand};
 
 fn main() -> ExitCode {
     let passed = match Arguments::parse().command {
@@ -39,6 +42,13 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
         Command::Verify(arguments) => verify::run(&arguments),
+        Command::Watermark(WatermarkCommand::Keygen(arguments)) => {
+            watermark::keygen(&arguments).map(|()| true)
+        }
+        Command::Watermark(WatermarkCommand::Calibrate(arguments)) => {
+            calibrate::run(&arguments).map(|()| true)
+        }
+        Command::Detect(arguments) => detect::run(&arguments).map(|()| true),
         Command::Audit(arguments) => verify::audit(&arguments),
         Command::Devices(arguments) => devices::run(&arguments).map(|()| true),
     };

@@ -69,6 +69,8 @@ impl Models {
 }
 
 const BUILTIN: &str = "builtin:";
+/// What runs if no model is named.
+pub(crate) const DEFAULT_MODEL: &str = "builtin:fable";
 /// Models with arbitrary weights, for `bench`.
 pub(crate) const SYNTHETIC: &str = "synthetic:";
 
@@ -78,6 +80,11 @@ fn name_of(kind: DrafterKind) -> &'static str {
         DrafterKind::Ngram => "ngram",
         DrafterKind::None => "none",
     }
+}
+
+/// A model by its name alone, on the CPU.
+pub(crate) fn open_cpu(name: &str) -> Result<Model> {
+    open(name, Role::Target, "cpu")
 }
 
 /// The target alone.
@@ -110,13 +117,13 @@ fn open(name: &str, role: Role, device_name: &str) -> Result<Model> {
     if let Some(name) = name.strip_prefix(SYNTHETIC) {
         return Ok(Model::synthetic(name, &device)?);
     }
-    let folder = Path::new(name);
+    let path = Path::new(name);
     ensure!(
-        folder.is_dir(),
-        "no model at {name}: expected builtin:fable, or a folder with config.json and \
-         model.safetensors"
+        path.exists(),
+        "no model at {name}: expected builtin:fable, a folder with config.json and \
+         model.safetensors, or a GGUF file"
     );
-    let model = Model::open(folder, &device)?;
+    let model = Model::open(path, &device)?;
     if let Some(full) = model.cut_context() {
         eprintln!(
             "note: a buffer of {device_name} holds the cache of {} positions, not of the {full} that \
@@ -262,7 +269,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     fs::read(path).map_err(Into::into).and_then(utf8).with_context(|| path.display().to_string())
 }
 
-fn utf8(bytes: Vec<u8>) -> Result<String> {
+pub(crate) fn utf8(bytes: Vec<u8>) -> Result<String> {
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         anyhow::anyhow!("expected UTF-8 text, found an invalid byte at offset {at}")

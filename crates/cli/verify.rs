@@ -28,6 +28,9 @@ use crate::{
 /// What a pair continues if nothing else was given.
 const PROMPT: &str = "Once upon a time";
 
+/// Text of people: what was held out when fable was trained.
+const HUMAN: &str = include_str!("../../models/fable/heldout.txt");
+
 /// Exit code 1 is for a check that did not pass.
 pub(crate) fn run(arguments: &VerifyArguments) -> Result<bool> {
     if let Some(VerifyCommand::Merge { folders, report: folder }) = &arguments.command {
@@ -68,12 +71,17 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<bool> {
         None => target.name().to_owned(),
     };
     let eos = target.eos().to_vec();
+    let human = match target.tokenizer() {
+        Some(tokenizer) => tokenizer.encode_bare(HUMAN)?,
+        None => Vec::new(),
+    };
     let mut pair = Pair {
         name,
         target: target.language_model(),
         draft: draft.as_mut().map(|draft| draft.language_model() as &mut dyn LanguageModel),
         prompt,
         eos,
+        human,
         costs,
         row_invariant: machine::kernels() == Kernels::RowInvariant,
         cache_bytes: CACHE_BYTES,

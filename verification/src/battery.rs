@@ -9,7 +9,10 @@ use draftproof_decode::{
     draft::length::{CostModel, DraftLength},
 };
 
-use crate::scene::{DraftSource, Rule, Scene};
+use crate::{
+    marks::Mark,
+    scene::{DraftSource, Rule, Scene},
+};
 
 /// The vocabulary of the tables.
 pub const VOCAB: usize = 4;
@@ -62,6 +65,24 @@ fn even() -> TableModel {
     })
 }
 
+/// Texts of three tokens, of three, with a watermark in mode `fast` under all keys.
+#[must_use]
+pub fn fast_watermark(gamma: usize) -> Scene {
+    let skewed = TableModel::new(3, 32, 1, |last| match last[0].0 {
+        0 => vec![0.0, 0.8, 0.3],
+        1 => vec![1.0, 0.1, 0.4],
+        _ => vec![0.7, 0.0, 0.2],
+    });
+    Scene {
+        target: even(),
+        draft: DraftSource::Model(skewed),
+        watermark: Some(Mark::any_key(1)),
+        prompt: tokens(&[1, 2]),
+        limits: Limits { max_tokens: 3, eos: Vec::new(), draft_len: DraftLength::Fixed(gamma) },
+        ..plain("rejection/watermark fast", gamma)
+    }
+}
+
 /// p = (0.1, 0.2, 0.3, 0.4) or q reversed, at every position.
 fn constant(weights: [f32; VOCAB]) -> TableModel {
     TableModel::new(VOCAB, 64, 1, |_| weights.map(f32::ln).to_vec())
@@ -85,6 +106,7 @@ pub fn plain(name: &str, gamma: usize) -> Scene {
         draft: DraftSource::Model(table(77)),
         rule: Rule::Rejection,
         settings: Settings::default(),
+        watermark: None,
         prompt: tokens(&[0, 2]),
         limits: Limits {
             max_tokens: gamma + 2,
@@ -122,6 +144,15 @@ pub fn settings() -> Vec<(&'static str, Settings)> {
     ]
 }
 
+/// The contracts of the battery, by name: each of the settings, and two with a watermark.
+#[must_use]
+pub fn contracts() -> Vec<(&'static str, Settings, Option<Mark>)> {
+    let plain = settings().into_iter().map(|(name, settings)| (name, settings, None));
+    let marked =
+        ["T=1", "top-k=3"].map(setting).into_iter().zip(["watermark", "watermark/top-k=3"]);
+    plain.chain(marked.map(|(settings, name)| (name, settings, Some(Mark::one_key(1))))).collect()
+}
+
 fn setting(name: &str) -> Settings {
     let found = settings().into_iter().find(|(known, _)| *known == name);
     found.expect("a setting of the battery").1
@@ -156,6 +187,11 @@ pub fn scenes() -> Vec<Scene> {
                 limits: Limits { max_tokens: 5, draft_len: AUTO, ..of("").limits },
                 ..of("model/auto")
             },
+            Scene {
+                watermark: Some(Mark::one_key(5)),
+                limits: Limits { max_tokens: 5, eos: Vec::new(), ..of("").limits },
+                ..with("model/watermark", setting("top-k=3"))
+            },
         ]);
     }
     scenes.extend(special());
@@ -174,6 +210,7 @@ fn special() -> Vec<Scene> {
         ..plain(name, 2)
     };
     vec![
+        fast_watermark(2),
         long(pair_a("rejection/pair A"), 4, 2),
         Scene { rule: Rule::Block, ..long(pair_a("block/pair A"), 4, 2) },
         Scene {

@@ -11,6 +11,7 @@
 //! | `exact` | every path of the real loop on table models | the target's law, as rationals with `==` | [`exact`] |
 //! | `toy` | the real loop with the noise of production on table models | the exact joint law, per place too, and of acceptances | [`toy`] |
 //! | `model` | the real loop on a real pair | the joint law walked through the target's prefix tree | [`model`] |
+//! | `watermark` | the detector on marked text of the pair and on other text | the law of p-values, and of pairs of texts | [`watermark`] |
 //!
 //! Sampled checks decide by an [`e_value`]: its false-alarm rate holds at every sample size, and
 //! Holm's rule ([`family`]) keeps it over the whole run. Each states the smallest deviation it
@@ -36,6 +37,7 @@ pub mod error;
 pub mod exact;
 pub mod family;
 pub mod goodness;
+pub mod marks;
 pub mod model;
 pub mod mutants;
 pub mod plan;
@@ -45,10 +47,11 @@ pub mod report;
 mod run;
 pub mod scene;
 pub mod toy;
+pub mod watermark;
 
 pub use error::Error;
 pub use model::Pair;
 pub use plan::Plan;
 pub use progress::Progress;
 pub use report::Report;
-pub use run::{FEWEST_SAMPLES, run};
+pub use run::{FEWEST_SAMPLES, FEWEST_TEXTS, run};

@@ -8,7 +8,7 @@ use draftproof_decode::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{battery, exact, mutants::MUTANTS, scene::Rule, toy};
+use crate::{battery, exact, mutants::MUTANTS, scene::Rule, toy, watermark::Study};
 
 /// How much to check.
 #[derive(
@@ -25,6 +25,8 @@ pub enum Level {
     Toy,
     /// The real pair, over the whole grid.
     Model,
+    /// How well marked text is told from other text, on the pair.
+    Watermark,
     /// All of it, with more samples, and the mutants.
     All,
 }
@@ -38,6 +40,7 @@ impl Level {
             Self::Exact => "exact",
             Self::Toy => "toy",
             Self::Model => "model",
+            Self::Watermark => "watermark",
             Self::All => "all",
         }
     }
@@ -63,9 +66,9 @@ impl FromStr for Level {
     type Err = PlanError;
 
     fn from_str(text: &str) -> Result<Self, PlanError> {
-        let all = [Self::Quick, Self::Exact, Self::Toy, Self::Model, Self::All];
+        let all = [Self::Quick, Self::Exact, Self::Toy, Self::Model, Self::Watermark, Self::All];
         all.into_iter().find(|level| level.name() == text).ok_or_else(|| PlanError {
-            expected: "quick, exact, toy, model or all",
+            expected: "quick, exact, toy, model, watermark or all",
             found: text.to_owned(),
         })
     }
@@ -262,6 +265,13 @@ pub enum Task {
     Cell(GridCell),
     /// Greedy and coupled texts of the pair with and without a draft.
     Equality,
+    /// A study of the watermark on the pair.
+    Study {
+        /// Which.
+        study: Study,
+        /// Texts an arm.
+        samples: u64,
+    },
     /// A mutant, by its place in [`MUTANTS`].
     Mutant(usize),
 }
@@ -275,6 +285,7 @@ impl Task {
             Self::Toy { scene, .. } => format!("toy/{scene}"),
             Self::Cell(cell) => format!("model/{}", cell.name()),
             Self::Equality => "model/equal texts".to_owned(),
+            Self::Study { study, .. } => format!("watermark/{}", study.name()),
             Self::Mutant(index) => format!("mutant/{}", MUTANTS[*index].name),
         }
     }
@@ -284,6 +295,7 @@ impl Task {
     pub fn tests(&self) -> usize {
         match self {
             Self::Exact(_) | Self::Equality | Self::Mutant(_) => 0,
+            Self::Study { study, .. } => study.tests(),
             Self::Toy { scene, .. } => toy::tests(&battery::scene(scene)),
             Self::Cell(cell) => 1 + usize::from(cell.has_acceptance()),
         }
@@ -328,6 +340,12 @@ impl Plan {
                 cells.retain(|cell| known.insert(cell.name()));
             }
             tasks.extend(cells.into_iter().map(Task::Cell));
+        }
+        if models != Models::None && matches!(level, Level::Watermark | Level::All) {
+            let samples = self.samples.unwrap_or(500);
+            let can = |study: &Study| models == Models::Pair || !study.needs_draft();
+            let studies = Study::ALL.into_iter().filter(can);
+            tasks.extend(studies.map(|study| Task::Study { study, samples }));
         }
         if self.mutants || level == Level::All {
             tasks.extend((0..MUTANTS.len()).map(Task::Mutant));

@@ -16,6 +16,9 @@ const EQUAL_TEXTS: u64 = 16;
 /// With fewer samples most checks would have a single cell and could not fail.
 pub const FEWEST_SAMPLES: u64 = 500;
 
+/// As [`FEWEST_SAMPLES`], for the level `watermark`, where a sample is a text of hundreds of tokens.
+pub const FEWEST_TEXTS: u64 = 100;
+
 /// Runs the checks of a plan; those of the level `model` only if there is a pair.
 ///
 /// A check that fails is no error: it stands in the report.
@@ -33,12 +36,13 @@ pub fn run(
         Some(pair) if pair.draft.is_none() => Models::Target,
         Some(_) => Models::Pair,
     };
-    if plan.level == Level::Model && models == Models::None {
-        return Err(Error::Plan("the level `model` needs a pair of models".to_owned()));
+    if matches!(plan.level, Level::Model | Level::Watermark) && models == Models::None {
+        return Err(Error::Plan(format!("the level `{}` needs a pair of models", plan.level)));
     }
-    if let Some(samples) = plan.samples.filter(|&samples| samples < FEWEST_SAMPLES) {
+    let fewest = if plan.level == Level::Watermark { FEWEST_TEXTS } else { FEWEST_SAMPLES };
+    if let Some(samples) = plan.samples.filter(|&samples| samples < fewest) {
         return Err(Error::Plan(format!(
-            "expected at least {FEWEST_SAMPLES} samples, fewer see nothing; found {samples}"
+            "expected at least {fewest} samples, fewer see nothing; found {samples}"
         )));
     }
     let tasks = plan.shard_tasks(models);
@@ -65,6 +69,11 @@ pub fn run(
             }
             (Task::Cell(cell), Some(pair)) => pair.check_cell(cell, seed, &mut rows, progress)?,
             (Task::Equality, Some(pair)) => pair.check_equality(seed, EQUAL_TEXTS)?,
+            (Task::Study { study, samples }, Some(pair)) => {
+                let findings = pair.study(*study, *samples, seed, progress)?;
+                report.figures.extend(findings.figures);
+                findings.checks
+            }
             (Task::Mutant(index), _) => {
                 let trial = Trial { seed, ..Trial::default() };
                 let result = try_mutant(&MUTANTS[*index], &trial)?;
@@ -72,7 +81,7 @@ pub fn run(
                 report.mutants.push(result);
                 Vec::new()
             }
-            (Task::Cell(_) | Task::Equality, None) => Vec::new(),
+            (Task::Cell(_) | Task::Equality | Task::Study { .. }, None) => Vec::new(),
         };
         checks.iter().for_each(|check| progress.check(check));
         report.checks.extend(checks);

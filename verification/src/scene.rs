@@ -14,15 +14,18 @@ use draftproof_decode::{
     sampler::Prefix,
     session::{Emitted, JudgedRound},
     stats::{Meter, NoClock},
-    verify::{BlockRule, Coupled, Rejection, Verifier},
+    verify::{BlockRule, Coupled, FastWatermark, Rejection, Verifier},
+    watermark::Watermark,
 };
+use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::One;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     Error,
-    exact::paths::{Exact, zero},
+    exact::paths::{Exact, Paths, zero},
+    marks::{FreshKeys, Mark, Source},
     mutants::Plug,
 };
 
@@ -91,6 +94,8 @@ pub struct Scene {
     pub rule: Rule,
     /// The contract.
     pub settings: Settings,
+    /// The watermark on it.
+    pub watermark: Option<Mark>,
     /// What is continued.
     pub prompt: Vec<Token>,
     /// Where it ends, and how far ahead it drafts.
@@ -152,7 +157,15 @@ impl Scene {
     /// # Errors
     /// If a setting is out of range.
     pub fn sampler(&self) -> Result<Sampler, Error> {
-        Ok(Sampler::new(self.settings.clone(), self.target.vocab())?)
+        self.contract(self.settings.clone(), self.watermark.as_ref().map(Mark::watermark))
+    }
+
+    fn contract(&self, settings: Settings, watermark: Option<Watermark>) -> Result<Sampler, Error> {
+        let sampler = Sampler::new(settings, self.target.vocab())?;
+        Ok(match watermark {
+            Some(watermark) => sampler.watermarked(watermark),
+            None => sampler,
+        })
     }
 
     /// The exact law of the texts that plain sampling of the target gives: by its definition, one
@@ -183,6 +196,19 @@ impl Scene {
         Ok(law)
     }
 
+    /// How far the law of texts may be from the target's, in total variation: 0, except under a
+    /// watermark of mode `fast`, where each residual is brought to a total of 2^61.
+    #[must_use]
+    pub fn tolerance(&self) -> BigRational {
+        match self.watermark {
+            None | Some(Mark::OneKey(_)) => zero(),
+            Some(Mark::AnyKey(_)) => {
+                let units = self.limits.max_tokens * self.target.vocab();
+                BigRational::new(units.into(), BigInt::from(1u64 << 61))
+            }
+        }
+    }
+
     /// The law of the next token after `generated`, in `f64`.
     ///
     /// # Errors
@@ -197,13 +223,25 @@ impl Scene {
         Ok(p.support().map(|(token, _)| (token, p.probability(token))).collect())
     }
 
+    fn fresh_keys(&self) -> Option<&FreshKeys> {
+        match &self.watermark {
+            Some(Mark::AnyKey(keys)) => Some(keys),
+            Some(Mark::OneKey(_)) | None => None,
+        }
+    }
+
     /// Sets the scene up for runs; with a `plug`, one part is the mutant's.
     ///
     /// # Errors
     /// If a setting is out of range.
     pub fn stage(&self, plug: Option<Plug>) -> Result<Stage<'_>, Error> {
+        let right = self.watermark.as_ref().map(Mark::watermark);
         let sampler = match plug {
-            Some(Plug::Sampler(wrong)) => Sampler::new(wrong(self), self.target.vocab())?,
+            Some(Plug::Sampler(wrong)) => self.contract(wrong(self), right)?,
+            Some(Plug::Watermark(wrong)) => {
+                let mark = self.watermark.as_ref().expect("the scene has a watermark");
+                self.contract(self.settings.clone(), Some(wrong(mark)))?
+            }
             _ => self.sampler()?,
         };
         let target = match plug {
@@ -230,7 +268,22 @@ impl Stage<'_> {
     /// # Errors
     /// If the engine fails.
     pub fn run(&mut self, seed: Seed, noise: &mut dyn Noise) -> Result<Continuation, Error> {
+        if let Some(keys) = self.scene.fresh_keys() {
+            keys.begin(Source::Seed(seed));
+        }
         self.run_from(&[], usize::MAX, seed, noise)
+    }
+
+    /// One continuation on a walk over all paths; a scene whose keys are drawn anew for each text
+    /// branches over their bits too.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn walk(&mut self, paths: &mut Paths) -> Result<Continuation, Error> {
+        if let Some(keys) = self.scene.fresh_keys() {
+            keys.begin(Source::Paths(paths.clone()));
+        }
+        self.run_from(&[], usize::MAX, Seed::default(), paths)
     }
 
     /// As [`run`](Self::run), from `generated` on and for at most `rounds` rounds.
@@ -279,7 +332,12 @@ impl Stage<'_> {
             _ => noise,
         };
         let ignore_eos = matches!(plug, Some(Plug::EosInsideIgnored));
-        let verifier = wrong_verifier.as_deref().unwrap_or_else(|| scene.rule.verifier());
+        let fast = sampler.fast_watermark().map(|watermark| FastWatermark { watermark });
+        let right = match &fast {
+            Some(fast) => fast,
+            None => scene.rule.verifier(),
+        };
+        let verifier = wrong_verifier.as_deref().unwrap_or(right);
         let mut meter = Meter::new(NoClock);
         let mut engine = Engine {
             target: target.as_mut(),

@@ -111,7 +111,7 @@ pub fn check(
     let mut texts = Watch::new("joint law".to_owned(), &scene.target_law()?, samples);
     let (mut accepted, mut at_places) = (None, Vec::new());
     if scene.rule != Rule::Coupled {
-        let walk = try_enumerate::<_, Error>(|noise| stage.run(Seed::default(), noise))?;
+        let walk = try_enumerate::<_, Error>(|paths| stage.walk(paths))?;
         let marginal = |of: &dyn Fn(&Continuation) -> Vec<usize>| {
             let mut law = Exact::new();
             for (run, p) in &walk.law {

@@ -58,6 +58,7 @@ fn pair<'a>(target: &'a mut dyn LanguageModel, draft: &'a mut dyn LanguageModel)
         draft: Some(draft),
         prompt: prompt(),
         eos: vec![Token(0)],
+        human: Vec::new(),
         costs: CostModel { draft_step: 0.1, row: 0.2 },
         row_invariant: true,
         cache_bytes: 1 << 26,
@@ -458,4 +459,41 @@ fn progress_is_told() {
     assert_eq!(heard.tasks, plan.shard_tasks(Models::None).len());
     assert_eq!((heard.checks, heard.mutants), (report.checks.len(), report.mutants.len()));
     assert!(heard.mutants > 0 && heard.samples.contains_key(&5_000));
+}
+
+/// The level `watermark` on tables, where everything it claims is true; and its studies are those of
+/// the plan, with drafts or without.
+#[test]
+fn the_watermarks_level_passes_on_tables() {
+    let wide = |seed| {
+        TableModel::new(VOCAB, 64, 2, move |last| {
+            let logits = table(seed).logits(last).to_vec();
+            logits.into_iter().map(|logit| 0.6 * logit).collect()
+        })
+    };
+    let (mut target, mut draft) = (wide(1), wide(2));
+    let mut both = pair(&mut target, &mut draft);
+    let plan = Plan { level: Level::Watermark, samples: Some(100), ..Plan::default() };
+    let report = run(&plan, Some(&mut both), &mut ()).expect("runs");
+    assert!(report.passed, "{}", report.table(120));
+    assert_eq!(report.checks.len(), 12, "{}", report.table(120));
+    let titles: Vec<&str> = report.figures.iter().map(|figure| &figure.title[..]).collect();
+    assert_eq!(titles.len(), 12, "{titles:?}");
+    let page = report.html();
+    assert!(titles.iter().all(|title| page.contains(title)) && !page.contains("NaN"));
+    let again: Report = serde_json::from_str(&report.json()).expect("what was written");
+    assert_eq!(again.figures.len(), report.figures.len());
+    let names = |models| {
+        let tasks = plan.tasks(models);
+        tasks.iter().map(Task::name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(Models::Pair).len(), 8);
+    assert_eq!(names(Models::Target).len(), 5);
+    let none = run(&plan, None, &mut ()).expect_err("no models");
+    assert!(none.to_string().contains("`watermark` needs a pair"), "{none}");
+    let short = Plan { samples: Some(99), ..plan.clone() };
+    assert!(matches!(run(&short, Some(&mut both), &mut ()), Err(Error::Plan(_))));
+    both.prompt = vec![Token(1); 40];
+    let cramped = run(&plan, Some(&mut both), &mut ()).expect_err("no room");
+    assert!(cramped.to_string().contains("room for 32 tokens"), "{cramped}");
 }

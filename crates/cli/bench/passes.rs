@@ -228,11 +228,13 @@ impl PassCosts {
 /// A pass over up to 512 tokens.
 pub(super) fn prefill(model: &mut Model, text: &[Token], peak: Option<f64>) -> Result<Prefill> {
     let config = &model.config().transformer;
-    let (layers, width) = (config.layers, config.heads * config.head_dim);
+    let width = (config.heads * config.head_dim) as f64;
+    let windows: Vec<Option<usize>> = config.layers.iter().map(|layer| layer.window).collect();
     let head = config.vocab * config.hidden;
-    // The embedding only picks rows; the head multiplies the last row alone.
-    let table = if config.tied_head { head } else { 2 * head };
-    let matrices = model.parameters() as f64 - table as f64;
+    let learned = config.learned_positions.unwrap_or(0) * config.hidden;
+    // Embeddings only pick rows; the head multiplies the last row alone.
+    let tables = learned + if config.tied_head { head } else { 2 * head };
+    let matrices = model.parameters() as f64 - tables as f64;
     let vocab = model.vocab();
     let lm = model.language_model();
     let count = 512.min(lm.context());
@@ -246,8 +248,13 @@ pub(super) fn prefill(model: &mut Model, text: &[Token], peak: Option<f64>) -> R
         lm.close(sequence);
     }
     let n = count as f64;
-    // Two operations for each weight and row; each row attends over half of them on average.
-    let attention = (2 * layers * width) as f64 * n * n;
+    // The positions that all rows of a layer see together: half of all pairs, fewer with a window.
+    let seen = |window: &Option<usize>| {
+        let window = window.map_or(n, |window| n.min(window as f64));
+        window * (n - window / 2.0)
+    };
+    // Two operations for each weight and row; scores and mixtures are two maps.
+    let attention = 4.0 * width * windows.iter().map(seen).sum::<f64>();
     let flops = 2.0 * (matrices * n + head as f64) + attention;
     Ok(Prefill {
         tokens: count,

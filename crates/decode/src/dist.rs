@@ -122,6 +122,27 @@ impl Dist {
         Self::sparse(vocab, vec![token.0], vec![1])
     }
 
+    /// The same total dealt out anew among tokens of the support: `weights[j]` for `ids[j]`, which
+    /// ascend. The form stays.
+    pub(crate) fn reweighted(&self, ids: Vec<u32>, weights: Vec<u64>) -> Self {
+        debug_assert_eq!(weights.iter().sum::<u64>(), self.total, "weight was lost or made");
+        let form = match &self.form {
+            Form::Dense(old) => {
+                let mut dense = vec![0; old.len()];
+                for (id, weight) in ids.into_iter().zip(weights) {
+                    dense[id as usize] = weight;
+                }
+                Form::Dense(dense)
+            }
+            Form::Sparse { .. } => {
+                let kept = ids.into_iter().zip(weights).filter(|&(_, weight)| weight > 0);
+                let (ids, weights) = kept.unzip();
+                Form::Sparse { ids, weights }
+            }
+        };
+        Self { vocab: self.vocab, form, total: self.total }
+    }
+
     /// The number of ids the distribution is over.
     #[must_use]
     pub fn vocab(&self) -> usize {

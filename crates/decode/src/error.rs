@@ -79,6 +79,20 @@ pub enum Error {
     /// The draft model failed.
     #[error("the draft model failed: {0}")]
     Draft(#[source] ModelError),
+    /// Sampler and rule disagree on who carries the watermark.
+    #[error(
+        "a watermark of mode fast needs the rule that marks draws, and only that mode does; the \
+         sampler's mode is {}fast, the rule is `{rule}`", if *fast { "" } else { "not " }
+    )]
+    WatermarkRule {
+        /// The rule's name.
+        rule: &'static str,
+        /// Whether the sampler's watermark is of mode `fast`.
+        fast: bool,
+    },
+    /// Mode `fast` with a draft length that learns from discarded tokens.
+    #[error("a watermark of mode fast needs a fixed draft length, found auto")]
+    WatermarkLength,
     /// A row of the target that decides a token has no law.
     #[error("the target's row for position {position} (after {position} tokens): {source}")]
     Row {

@@ -93,7 +93,12 @@ pub fn round(
     let context = engine.target.context();
     for (((id, session), draft), rows) in live.iter_mut().zip(&drafts).zip(&rows) {
         let laws = RowLaws::new(engine.sampler, session, draft, rows);
-        let block = Block { proposals: &draft.proposals, target: &laws, round: session.round() };
+        let block = Block {
+            proposals: &draft.proposals,
+            target: &laws,
+            round: session.round(),
+            generated: session.generated(),
+        };
         let verify = || engine.verifier.verify(&block, engine.noise);
         let verdict = engine.meter.time(Part::Sampler, verify);
         session.commit(*id, draft, &verdict, rows, listener, context)?;
@@ -114,7 +119,7 @@ fn open(engine: &mut Engine<'_>, sessions: &mut [Session]) -> Result<Vec<Session
     for id in 0..sessions.len() {
         let (before, rest) = sessions.split_at_mut(id);
         let session = &mut rest[0];
-        if session.check(engine.target, engine.sampler)? {
+        if session.check(engine.target, engine.sampler, engine.verifier)? {
             let twin = before.iter().find(|other| other.begins_like(session));
             session.open(engine.target, twin, engine.meter)?;
         }

@@ -15,6 +15,7 @@
 //! | the loop | [`generate`](mod@generate), one continuation in [`session`] |
 //! | models | [`lm`] |
 //! | logits to an exact law | [`sampler`], [`dist`], [`exp`](mod@exp) |
+//! | a keyed mark on the finished law | [`watermark`] |
 //! | proposals with their q | [`draft`] |
 //! | verdicts | [`verify`] |
 //! | randomness by key | [`noise`], [`ln`](mod@ln) |
@@ -66,6 +67,7 @@ mod token;
 pub mod trace;
 mod vector;
 pub mod verify;
+pub mod watermark;
 
 pub use decimal::Decimal;
 pub use dist::Dist;

@@ -13,7 +13,7 @@ use crate::{
     noise::{RoundNoise, Seed},
     sampler::{Prefix, RowError, Sampler},
     stats::{Meter, Part, Stats},
-    verify::{Origin, TargetLaws, Verdict},
+    verify::{Origin, TargetLaws, Verdict, Verifier},
 };
 
 /// Why a continuation ended.
@@ -199,6 +199,7 @@ impl Session {
         &mut self,
         target: &dyn LanguageModel,
         sampler: &Sampler,
+        verifier: &dyn Verifier,
     ) -> Result<bool, Error> {
         if self.sequence.is_some() || self.finish.is_some() {
             return Ok(false);
@@ -206,6 +207,13 @@ impl Session {
         if sampler.vocab() != target.vocab() {
             let (sampler, target) = (sampler.vocab(), target.vocab());
             return Err(Error::VocabMismatch { sampler, target });
+        }
+        let fast = sampler.fast_watermark().is_some();
+        if fast != verifier.marks_draws() {
+            return Err(Error::WatermarkRule { rule: verifier.name(), fast });
+        }
+        if fast && matches!(self.limits.draft_len, DraftLength::Auto(_)) {
+            return Err(Error::WatermarkLength);
         }
         if self.tokens.is_empty() {
             return Err(Error::EmptyPrompt);

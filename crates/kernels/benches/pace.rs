@@ -2,11 +2,17 @@
 //!
 //! Everything is measured in one run, best of many: the peak of a multiply-add loop, plain readers
 //! of the same weights, then linear maps of 1 to 16 rows and of a prompt. Arguments: threads, and
-//! which sets (small, fable, big).
+//! which sets (small, fable, big, blocks).
 
 use std::{hint::black_box, time::Instant};
 
-use draftproof_kernels::{limits, linear::linear, team, weight::Weight};
+use draftproof_kernels::{
+    limits,
+    linear::linear,
+    quant::{BlockFormat, Blocks},
+    team,
+    weight::Weight,
+};
 use half::bf16;
 
 /// Seconds of the fastest call within about `budget` seconds.
@@ -22,8 +28,11 @@ fn best(budget: f64, mut f: impl FnMut()) -> f64 {
 }
 
 /// Matrices of one shape, one behind the other.
+#[derive(Clone, Copy)]
 struct Set {
     name: &'static str,
+    /// None: bf16.
+    format: Option<BlockFormat>,
     outputs: usize,
     inputs: usize,
     copies: usize,
@@ -33,24 +42,70 @@ struct Set {
 const ALL: &[usize] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 64, 512];
 const FEW: &[usize] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16];
 
+/// The formats that files use most.
+const FORMATS: [BlockFormat; 4] =
+    [BlockFormat::Q8_0, BlockFormat::Q5_0, BlockFormat::Q4_K, BlockFormat::Q6_K];
+
 const SETS: [Set; 6] = [
-    Set { name: "small", outputs: 4096, inputs: 256, copies: 1, rows: ALL },
-    Set { name: "small", outputs: 704, inputs: 256, copies: 1, rows: ALL },
-    Set { name: "small", outputs: 256, inputs: 704, copies: 1, rows: ALL },
-    Set { name: "fable", outputs: 1024, inputs: 256, copies: 24, rows: FEW },
-    Set { name: "big", outputs: 2048, inputs: 768, copies: 32, rows: FEW },
-    Set { name: "big", outputs: 2048, inputs: 2048, copies: 24, rows: ALL },
+    Set { name: "small", format: None, outputs: 4096, inputs: 256, copies: 1, rows: ALL },
+    Set { name: "small", format: None, outputs: 704, inputs: 256, copies: 1, rows: ALL },
+    Set { name: "small", format: None, outputs: 256, inputs: 704, copies: 1, rows: ALL },
+    Set { name: "fable", format: None, outputs: 1024, inputs: 256, copies: 24, rows: FEW },
+    Set { name: "big", format: None, outputs: 2048, inputs: 768, copies: 32, rows: FEW },
+    Set { name: "big", format: None, outputs: 2048, inputs: 2048, copies: 24, rows: ALL },
 ];
+
+enum Weights {
+    Bf16(Vec<bf16>),
+    Blocks(BlockFormat, Vec<u8>),
+}
+
+impl Weights {
+    fn new(format: Option<BlockFormat>, count: usize) -> Self {
+        match format {
+            None => {
+                let value = |i| bf16::from_f32((i * 7 % 13) as f32 * 0.1 - 0.6);
+                Self::Bf16((0..count).map(value).collect())
+            }
+            Some(format) => {
+                let bytes = format.row_bytes(count).expect("whole blocks");
+                // Below 0x48: no f16 of these bytes is large.
+                Self::Blocks(format, (0..bytes).map(|i| (i * 7 % 71) as u8).collect())
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Bf16(values) => 2 * values.len(),
+            Self::Blocks(_, bytes) => bytes.len(),
+        }
+    }
+
+    /// Calls `body` with each matrix of `size` values.
+    fn each(&self, size: usize, mut body: impl FnMut(Weight<'_>)) {
+        match self {
+            Self::Bf16(values) => {
+                values.chunks(size).for_each(|values| body(Weight::Bf16(values)));
+            }
+            Self::Blocks(format, bytes) => {
+                let size = format.row_bytes(size).expect("whole blocks");
+                let each = bytes.chunks(size).map(|bytes| Blocks::new(*format, bytes));
+                each.for_each(|blocks| body(Weight::Blocks(blocks)));
+            }
+        }
+    }
+}
 
 impl Set {
     fn run(&self, peak: f64) {
         let Self { outputs, inputs, copies, .. } = *self;
         let size = outputs * inputs;
-        let weights: Vec<bf16> =
-            (0..size * copies).map(|i| bf16::from_f32((i * 7 % 13) as f32 * 0.1 - 0.6)).collect();
-        let length = (2 * weights.len()) as f64;
-        println!("{outputs} x {inputs}, {copies} times, bf16, {:.1} MB", length / 1e6);
-        let readers = limits::Readers::new(2 * weights.len());
+        let weights = Weights::new(self.format, size * copies);
+        let length = weights.bytes() as f64;
+        let format = self.format.map_or("bf16".into(), |format| format.to_string());
+        println!("{outputs} x {inputs}, {copies} times, {format}, {:.1} MB", length / 1e6);
+        let readers = limits::Readers::new(weights.bytes());
         let read = readers.expect("memory for a second copy").bandwidth();
         println!("  plain reader {:7.1} GB/s", read / 1e9);
         let mut one = None;
@@ -58,9 +113,7 @@ impl Set {
             let x: Vec<f32> = (0..rows * inputs).map(|i| (i % 17) as f32 * 0.1 - 0.8).collect();
             let mut y = vec![0.0; rows * outputs];
             let seconds = best(0.4, || {
-                for weight in weights.chunks(size) {
-                    linear(&x, inputs, Weight::Bf16(weight), None, &mut y);
-                }
+                weights.each(size, |weight| linear(&x, inputs, weight, None, &mut y));
             });
             let one = *one.get_or_insert(seconds);
             let flops = 2.0 * (size * copies * rows) as f64 / seconds;
@@ -89,6 +142,17 @@ fn main() {
     let peak = limits::peak_flops();
     println!("multiply-add loop: {:.1} Gflop/s", peak / 1e9);
     for set in &SETS {
+        if names.is_empty() || names.iter().any(|name| *name == set.name) {
+            set.run(peak);
+        }
+    }
+    for format in FORMATS {
+        let set = Set {
+            name: "blocks",
+            format: Some(format),
+            rows: &[1, 2, 4, 5, 6, 9, 16, 64],
+            ..SETS[5]
+        };
         if names.is_empty() || names.iter().any(|name| *name == set.name) {
             set.run(peak);
         }

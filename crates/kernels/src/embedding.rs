@@ -1,6 +1,10 @@
 //! Rows of a table.
 
-use crate::weight::{Stored, Weight};
+use crate::{
+    isa::Isa,
+    quant::{self, Blocks},
+    weight::{Stored, Weight},
+};
 
 /// Copies row `ids[i]` of the table, widened, to row `i` of `out`.
 ///
@@ -13,6 +17,15 @@ pub fn embedding(table: Weight<'_>, width: usize, ids: &[usize], out: &mut [f32]
     match table {
         Weight::F32(values) => rows(values, width, ids, out),
         Weight::Bf16(values) => rows(values, width, ids, out),
+        Weight::Blocks(blocks) => block_rows(blocks, width, ids, out),
+    }
+}
+
+fn block_rows(table: Blocks<'_>, width: usize, ids: &[usize], out: &mut [f32]) {
+    let count = table.len() / width;
+    for (&id, out) in ids.iter().zip(out.chunks_exact_mut(width)) {
+        assert!(id < count, "id {id} in a table of {count} rows");
+        quant::expand(Isa::current(), table.part(id * width..(id + 1) * width), out);
     }
 }
 

@@ -84,12 +84,12 @@ impl Isa {
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[cfg(target_arch = "x86_64")]
         match self {
-            Isa::Avx512Vbmi => {
+            Isa::Avx512Vbmi if K::BF16 => {
                 if let Some(simd) = Vbmi::detect() {
                     return simd.vectorize(kernel);
                 }
             }
-            Isa::Avx512 => {
+            Isa::Avx512 | Isa::Avx512Vbmi => {
                 if let Some(simd) = Avx512::detect() {
                     return simd.vectorize(kernel);
                 }

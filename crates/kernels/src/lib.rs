@@ -18,10 +18,10 @@
 //! assert_eq!(both[2..], alone);
 //! ```
 //!
-//! Two layers: plain slices ([`linear`], [`attention`], [`norm`], [`rope`], [`glu`], [`embedding`]),
-//! with a yardstick for their speed ([`limits`]), and, behind the feature `burn`, the same on burn
-//! tensors (module `burn`), where the features `wgpu` and `cuda` add kernels for GPUs, which keep the
-//! promise in an order of their own.
+//! Two layers: plain slices ([`linear`], [`attention`], [`norm`], [`rope`], [`glu`], [`softcap`],
+//! [`embedding`]), with a yardstick for their speed ([`limits`]), and, behind the feature `burn`, the
+//! same on burn tensors (module `burn`), where the features `wgpu` and `cuda` add kernels for GPUs,
+//! which keep the promise in an order of their own.
 //! This is the only crate of the workspace with `unsafe` code: intrinsics in `simd`, disjoint
 //! writes in [`team`], the memory map in [`map`], and launches of GPU kernels.
 
@@ -36,8 +36,10 @@ pub mod linear;
 pub mod map;
 mod math;
 pub mod norm;
+pub mod quant;
 pub mod rope;
 mod scratch;
 mod simd;
+pub mod softcap;
 pub mod team;
 pub mod weight;

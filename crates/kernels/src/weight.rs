@@ -1,8 +1,11 @@
-//! Weight matrices as they lie in files: f32 or bf16, `[outputs, inputs]`, row-major.
+//! Weight matrices as they lie in files: f32, bf16 or blocks, `[outputs, inputs]`, row-major.
 
 use half::bf16;
 
-use crate::simd::{LANES, Simd};
+use crate::{
+    quant::Blocks,
+    simd::{LANES, Simd},
+};
 
 /// A borrowed matrix of weights, row-major.
 #[derive(Clone, Copy, Debug)]
@@ -11,6 +14,9 @@ pub enum Weight<'a> {
     F32(&'a [f32]),
     /// The upper half of an f32; widened by a shift while it is used, never in memory.
     Bf16(&'a [bf16]),
+    /// A few bits for each value and scales for each block; every row is whole blocks. Expanded
+    /// while it is used.
+    Blocks(Blocks<'a>),
 }
 
 impl Weight<'_> {
@@ -20,6 +26,7 @@ impl Weight<'_> {
         match self {
             Self::F32(values) => values.len(),
             Self::Bf16(values) => values.len(),
+            Self::Blocks(blocks) => blocks.len(),
         }
     }
 

@@ -7,13 +7,14 @@ use burn::{
 };
 use draftproof_kernels::{
     attention::AttentionRule,
-    burn::{self as kernels, Bias, General},
+    burn::{self as kernels, Bias, General, Matrix},
     glu::Activation,
     map::{Aligned, Map},
     norm::RmsForm,
+    quant::{BlockFormat, Blocks, dequantise},
     rope::RopeLayout,
 };
-use half::bf16;
+use half::{bf16, f16};
 
 fn device() -> Device {
     Device::flex()
@@ -106,6 +107,15 @@ fn joined_maps_are_their_parts() {
         assert_eq!(bits(joint), bits(apart.clone()));
         near(apart, back(General::<Flex>::glu(flex(g), flex(u), activation)));
     }
+}
+
+#[test]
+fn bent_values_are_nearly_burns_and_shared_ones_stay() {
+    let x = tensor([7, 45], 1) * 9.0;
+    let before = bits(x.clone());
+    let y = kernels::softcap(x.clone(), 3.0);
+    assert_eq!(bits(x.clone()), before);
+    near(y, back(General::<Flex>::softcap(flex(x), 3.0)));
 }
 
 #[test]
@@ -328,4 +338,34 @@ fn mapped_and_embedded_weights_are_used_where_they_lie() {
     assert_ne!(address(&copied), start + 1);
     let expected = [[0x3F, 0x00], [0x40, 0x40]].map(|b| bf16::from_le_bytes(b).to_f32());
     assert_eq!(host(copied.cast(DType::F32)), expected);
+}
+
+/// A row of whole blocks for every output, on bytes that nobody copies.
+#[test]
+fn blocks_are_used_where_they_lie() {
+    let (outputs, inputs, format) = (5, 64, BlockFormat::Q8_0);
+    let mut bytes: Vec<u8> = (0..outputs * 2 * 34).map(|i| (i * 37 % 251) as u8).collect();
+    for block in bytes.chunks_mut(34) {
+        block[..2].copy_from_slice(&f16::from_f32(0.01).to_le_bytes());
+    }
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    std::io::Write::write_all(&mut file, &bytes).expect("a file");
+    let map = Map::open(file.path()).expect("a file");
+    let blocks = Matrix::blocks(map.view(0..bytes.len()), [outputs, inputs], format, &device());
+    assert_eq!(blocks.bytes(), bytes.len() as u64);
+    let Matrix::Blocks(bytes_of, _) = blocks.clone() else { panic!("blocks") };
+    let held = bytes_of.try_into_primitive::<Flex>().expect("a flex tensor");
+    assert_eq!(held.bytes().as_ptr().addr(), map.as_ptr().addr());
+
+    let mut values = vec![0.0; outputs * inputs];
+    dequantise(Blocks::new(format, &bytes), &mut values);
+    let wide = Tensor::<2>::from_data(TensorData::new(values, [outputs, inputs]), &device());
+    let x = tensor([3, inputs], 1);
+    let y = kernels::linear(x.clone(), blocks.clone(), None);
+    assert_eq!(bits(y), bits(kernels::linear(x.clone(), wide.clone(), None)));
+    let some = kernels::linear(x.clone(), blocks.clone().rows(1..3), None);
+    assert_eq!(bits(some), bits(kernels::linear(x, wide.clone().narrow(0, 1, 2), None)));
+    let ids = Tensor::<1, Int>::from_data([4, 0], &device());
+    let rows = kernels::embedding(blocks, ids.clone());
+    assert_eq!(bits(rows), bits(wide.select(0, ids)));
 }

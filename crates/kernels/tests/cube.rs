@@ -1,4 +1,4 @@
-//! The CubeCL kernels on whatever wgpu offers, software Vulkan in CI: near the CPU over odd shapes, rows
+//! The CubeCL kernels on whatever wgpu offers, software Vulkan too: near the CPU over odd shapes, rows
 //! alone = rows together to the last bit, the same bits again, and no memory that grows. A machine
 //! without an adapter fails these tests: who builds for wgpu has one.
 
@@ -20,6 +20,7 @@ use draftproof_kernels::{
     linear,
     norm::{self, RmsForm},
     rope::RopeLayout,
+    softcap::softcap,
     weight::Weight,
 };
 use half::bf16;
@@ -81,6 +82,7 @@ fn back<const D: usize>(tensor: CubeTensor) -> Tensor<D> {
 fn the_device_passes_its_check_and_keeps_the_promise() {
     check::check(&device()).expect("right numbers");
     assert!(kernels::row_invariant(&device()));
+    assert!(!kernels::reads_blocks(&device()));
     assert!(kernels::largest_tensor(&device()).is_some_and(|bytes| bytes >= 1 << 27));
 }
 
@@ -273,6 +275,21 @@ fn norms_are_near_the_cpu_and_rows_alone_are_rows_together() {
     let y = kernels::rms_norm(heads.clone(), tensor([8], 6), 1e-5, RmsForm::Llama);
     let flat = kernels::rms_norm(heads.reshape([6, 8]), tensor([8], 6), 1e-5, RmsForm::Llama);
     assert_eq!(bits(y), bits(flat));
+}
+
+#[test]
+fn softcaps_are_near_the_cpu_and_rows_alone_are_rows_together() {
+    let (rows, width) = (3, 133);
+    // From well inside the bound to where the exponential overflows.
+    let x: Vec<f32> = noise(rows * width, 1).into_iter().map(|v| v * v * v * 5000.0).collect();
+    for cap in [1.5, 30.0] {
+        let mut expected = x.clone();
+        softcap(&mut expected, cap);
+        let y = kernels::softcap(on(&x, [rows, width]), cap);
+        assert_near(&host(y.clone()), &expected, "softcap");
+        let alone = kernels::softcap(on(&x[width..2 * width], [1, width]), cap);
+        assert_eq!(bits(alone), bits(y.narrow(0, 1, 1)));
+    }
 }
 
 #[test]

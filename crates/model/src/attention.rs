@@ -9,24 +9,24 @@ use draftproof_kernels::{attention::AttentionRule, burn as kernels, rope::RopeLa
 use crate::{
     Error,
     cache::{SequenceCache, StoreShape},
-    layers::{Linear, LinearConfig},
+    layers::{Linear, LinearsConfig, Norm, NormConfig},
     load::Weights,
-    transformer::{Positions, Span},
+    transformer::{Positions, Rotation, Span, Visitor},
 };
 
-/// Sizes of an [`Attention`].
-#[derive(Clone, Copy, Debug)]
+/// An [`Attention`] in the making.
+#[derive(Clone, Debug)]
 pub struct AttentionConfig {
-    /// Width of the residual stream.
-    pub hidden: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-    /// Whether the projections have a bias.
-    pub bias: bool,
+    /// The maps to query, key and value.
+    pub query_key_value: LinearsConfig<3>,
+    /// The map out.
+    pub out: LinearsConfig<1>,
+    /// Norms of each query and each key head, before they are rotated.
+    pub norms: Option<[NormConfig; 2]>,
+    /// Heads, scale, window and softcap.
+    pub rule: AttentionRule,
+    /// Which of the pass's rotations turns queries and keys; None: they stay as they are.
+    pub rope: Option<usize>,
     /// The most positions a cache may hold.
     pub context: usize,
 }
@@ -37,37 +37,39 @@ pub struct Attention {
     query: Linear,
     key: Linear,
     value: Linear,
-    output: Linear,
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
+    out: Linear,
+    query_norm: Option<Norm>,
+    key_norm: Option<Norm>,
+    #[module(skip)]
+    rule: AttentionRule,
+    rope: Option<usize>,
     context: usize,
-    scale: f64,
 }
 
 impl AttentionConfig {
-    /// Loads `prefix.{q,k,v,o}_proj`.
+    /// Visits every tensor.
+    ///
+    /// # Errors
+    /// What `visit` returned.
+    pub fn tensors(&self, visit: &mut Visitor<'_>) -> Result<(), Error> {
+        self.query_key_value.tensors(visit)?;
+        self.out.tensors(visit)?;
+        self.norms.iter().flatten().try_for_each(|norm| norm.tensors(visit))
+    }
+
+    /// Loads the maps and norms.
     ///
     /// # Errors
     /// If a tensor is missing or of another shape.
-    pub fn init(&self, weights: &mut dyn Weights, prefix: &str) -> Result<Attention, Error> {
-        let bias = self.bias;
-        let query_width = self.heads * self.head_dim;
-        let kv_width = self.kv_heads * self.head_dim;
-        let query = LinearConfig { input: self.hidden, output: query_width, bias };
-        let key = LinearConfig { input: self.hidden, output: kv_width, bias };
-        let output = LinearConfig { input: query_width, output: self.hidden, bias };
-        Ok(Attention {
-            query: query.init(weights, &format!("{prefix}.q_proj"))?,
-            key: key.init(weights, &format!("{prefix}.k_proj"))?,
-            value: key.init(weights, &format!("{prefix}.v_proj"))?,
-            output: output.init(weights, &format!("{prefix}.o_proj"))?,
-            heads: self.heads,
-            kv_heads: self.kv_heads,
-            head_dim: self.head_dim,
-            context: self.context,
-            scale: (self.head_dim as f64).sqrt().recip(),
-        })
+    pub fn init(&self, weights: &mut dyn Weights) -> Result<Attention, Error> {
+        let [query, key, value] = self.query_key_value.init(weights)?;
+        let [out] = self.out.init(weights)?;
+        let (query_norm, key_norm) = match &self.norms {
+            Some([query, key]) => (Some(query.init(weights)?), Some(key.init(weights)?)),
+            None => (None, None),
+        };
+        let Self { rule, rope, context, .. } = *self;
+        Ok(Attention { query, key, value, out, query_norm, key_norm, rule, rope, context })
     }
 }
 
@@ -86,32 +88,57 @@ impl Attention {
         spans: &[Span],
         caches: &mut [SequenceCache],
     ) -> Tensor<2> {
-        if let ([_], [cache]) = (spans, &mut *caches) {
-            return self.forward_one(x, layer, positions, cache);
+        let rotation = self.rope.map(|rope| &positions.rotations[rope]);
+        if let ([_], [cache], Some(rotation), None, None) =
+            (spans, &mut *caches, rotation, &self.query_norm, &self.key_norm)
+        {
+            return self.forward_one(x, layer, rotation, cache);
         }
-        let [n, _] = x.dims();
         let weights = [self.query.weight(), self.key.weight(), self.value.weight()];
         let biases = [self.query.bias(), self.key.bias(), self.value.bias()];
         let [query, key, value] = kernels::linear3(x, weights, biases);
-        let rotate = |x: Tensor<2>, heads| {
-            let (cos, sin) = (positions.cos.clone(), positions.sin.clone());
-            kernels::rope(x.reshape([n, heads, self.head_dim]), cos, sin, RopeLayout::HalfSplit)
-        };
-        let (query, key) = (rotate(query, self.heads), rotate(key, self.kv_heads));
-        let value = value.reshape([n, self.kv_heads, self.head_dim]);
+        let AttentionRule { heads, kv_heads, .. } = self.rule;
+        let query = self.turn(self.split(query, heads), self.query_norm.as_ref(), rotation);
+        let key = self.turn(self.split(key, kv_heads), self.key_norm.as_ref(), rotation);
+        let value = self.split(value, kv_heads);
         let mixed = spans.iter().zip(caches).map(|(span, cache)| {
             let own = |rows: &Tensor<3>| rows.clone().narrow(0, span.start, span.count);
             self.attend(own(&query), [own(&key), own(&value)], layer, cache)
         });
-        self.output.forward(Tensor::cat(mixed.collect(), 0))
+        self.out.forward(Tensor::cat(mixed.collect(), 0))
     }
 
-    /// The rows of one sequence alone: the same operations in one go.
+    /// `[n, heads · head_dim]` → `[n, heads, head_dim]`.
+    fn split(&self, x: Tensor<2>, heads: usize) -> Tensor<3> {
+        let [n, _] = x.dims();
+        x.reshape([n, heads, self.rule.head_dim])
+    }
+
+    /// Norms and rotates heads, as far as this layer does.
+    fn turn(
+        &self,
+        heads: Tensor<3>,
+        norm: Option<&Norm>,
+        rotation: Option<&Rotation>,
+    ) -> Tensor<3> {
+        let heads = match norm {
+            Some(norm) => norm.forward(heads),
+            None => heads,
+        };
+        match rotation {
+            Some(Rotation { cos, sin }) => {
+                kernels::rope(heads, cos.clone(), sin.clone(), RopeLayout::HalfSplit)
+            }
+            None => heads,
+        }
+    }
+
+    /// The rows of one sequence alone, without norms: the same operations in one go.
     fn forward_one(
         &self,
         x: Tensor<2>,
         layer: usize,
-        positions: &Positions,
+        rotation: &Rotation,
         cache: &mut SequenceCache,
     ) -> Tensor<2> {
         let held = cache.len();
@@ -121,29 +148,18 @@ impl Attention {
         let (y, stores) = kernels::attention_block(
             x,
             [self.query.parts(), self.key.parts(), self.value.parts()],
-            self.output.parts(),
-            [positions.cos.clone(), positions.sin.clone()],
+            self.out.parts(),
+            [rotation.cos.clone(), rotation.sin.clone()],
             stores,
             held,
-            (self.rule(), RopeLayout::HalfSplit),
+            (self.rule, RopeLayout::HalfSplit),
         );
         layer.put(stores);
         y
     }
 
-    fn rule(&self) -> AttentionRule {
-        AttentionRule {
-            heads: self.heads,
-            kv_heads: self.kv_heads,
-            head_dim: self.head_dim,
-            scale: self.scale as f32,
-            window: None,
-            softcap: None,
-        }
-    }
-
     fn store_shape(&self, device: Device) -> StoreShape {
-        StoreShape { kv_heads: self.kv_heads, head_dim: self.head_dim, device }
+        StoreShape { kv_heads: self.rule.kv_heads, head_dim: self.rule.head_dim, device }
     }
 
     /// Appends to one sequence's cache and attends over it.
@@ -162,7 +178,7 @@ impl Attention {
         let end = held + query.dims()[0];
         let layer = &mut cache.layers[layer];
         let stores = layer.take(held, end, self.context, &self.store_shape(query.device()));
-        let (mixed, stores) = kernels::attention(query, new, stores, held, self.rule());
+        let (mixed, stores) = kernels::attention(query, new, stores, held, self.rule);
         layer.put(stores);
         mixed
     }

@@ -3,15 +3,19 @@
 //! Each family reads its JSON ([`families`]) and gives a [`TransformerConfig`],
 //! which is checked here once: after that no size is zero, nothing overflows and nothing is left
 //! that would have to be ignored. Both of today's layouts are read, the hub's (`rope_theta`,
-//! `rope_scaling`, `torch_dtype`) and transformers 5's (`rope_parameters`, `dtype`).
+//! `rope_scaling`, `torch_dtype`) and transformers 5's (`rope_parameters`, `layer_types`, `dtype`).
 
+use draftproof_kernels::glu::Activation;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::{Error, families, rope::RopeConfig};
+use crate::{Error, families, layers::NormForm, names::Names, rope::RopeConfig};
 
 /// Positions are computed in f32, which holds every integer up to here.
 const MAX_CONTEXT: usize = 1 << 24;
+
+/// More than any model has; what is told of each layer takes memory before the weights are seen.
+const MAX_LAYERS: usize = 1 << 16;
 
 /// What a `config.json` says.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,8 +39,8 @@ pub struct TransformerConfig {
     pub hidden: usize,
     /// Width inside the feed-forward block.
     pub intermediate: usize,
-    /// Number of layers.
-    pub layers: usize,
+    /// What is special about each layer.
+    pub layers: Vec<LayerConfig>,
     /// Query heads.
     pub heads: usize,
     /// Key and value heads; query heads share them in groups.
@@ -45,16 +49,49 @@ pub struct TransformerConfig {
     pub head_dim: usize,
     /// The most positions.
     pub context: usize,
-    /// Added to the mean square in every norm.
+    /// What rows of the embedding are multiplied by; 1 for most.
+    pub embedding_scale: f32,
+    /// Rows of a table of learned positions, which are added to the embedding; None: there is none.
+    pub learned_positions: Option<usize>,
+    /// Rotary positions, of which each layer uses one.
+    pub ropes: Vec<RopeConfig>,
+    /// The form of every norm.
+    pub norm: NormForm,
+    /// Added to the mean square (or the variance) in every norm.
     pub norm_epsilon: f64,
-    /// Rotary positions.
-    pub rope: RopeConfig,
-    /// Whether the four projections of attention have a bias.
-    pub attention_bias: bool,
-    /// Whether the three projections of the feed-forward block have a bias.
+    /// Whether what a block gives is normed before it is added to the residual stream.
+    pub sandwich_norms: bool,
+    /// Whether each query and key head is normed before it is rotated.
+    pub query_key_norms: bool,
+    /// What attention scores are multiplied by.
+    pub attention_scale: f32,
+    /// Bends attention scores below this bound.
+    pub attention_softcap: Option<f32>,
+    /// Whether query, key and value have a bias.
+    pub query_key_value_bias: bool,
+    /// Whether the map out of attention has a bias.
+    pub attention_out_bias: bool,
+    /// Whether the feed-forward block is gated: `out(act(gate(x)) · up(x))`, else `out(act(up(x)))`.
+    pub gated: bool,
+    /// The function inside the feed-forward block.
+    pub activation: Activation,
+    /// Whether the maps of the feed-forward block have a bias.
     pub mlp_bias: bool,
+    /// Bends logits below this bound.
+    pub logit_softcap: Option<f32>,
     /// Whether the head is the embedding.
     pub tied_head: bool,
+    /// What the tensors are called.
+    pub names: Names,
+}
+
+/// What may differ from layer to layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerConfig {
+    /// How many positions a row sees at most, its own included.
+    pub window: Option<usize>,
+    /// Which of [`ropes`](TransformerConfig::ropes) rotates queries and keys; None: none does.
+    pub rope: Option<usize>,
 }
 
 impl ModelConfig {
@@ -67,7 +104,6 @@ impl ModelConfig {
             serde_json::from_slice(bytes).map_err(|source| Error::json(file, source))?;
         let common: Common = read(file, &raw)?;
         let (model_type, transformer) = families::parse(file, &raw)?;
-        transformer.check(file)?;
         Ok(Self {
             model_type,
             transformer,
@@ -108,82 +144,163 @@ pub(crate) fn read<T: for<'de> Deserialize<'de>>(
     T::deserialize(raw).map_err(|source| Error::json(file, source))
 }
 
-/// Refuses fields that would change the arithmetic and that no family here honours, unless they are
-/// absent, null or the value that changes nothing.
-pub(crate) fn refuse_unsupported(file: &str, raw: &Map<String, Value>) -> Result<(), Error> {
-    let neutral = [
-        ("quantization_config", Value::Null),
-        ("attn_logit_softcapping", Value::Null),
-        ("final_logit_softcapping", Value::Null),
-        ("query_pre_attn_scalar", Value::Null),
-        ("attention_multiplier", 1.0.into()),
-        ("embedding_multiplier", 1.0.into()),
-        ("residual_multiplier", 1.0.into()),
-        ("logits_scaling", 1.0.into()),
-        ("logit_scale", 1.0.into()),
-        ("partial_rotary_factor", 1.0.into()),
-        ("use_qk_norm", false.into()),
-        ("qk_norm", false.into()),
-        ("alibi", false.into()),
-        ("is_encoder_decoder", false.into()),
-        ("num_local_experts", 0.into()),
-        ("num_experts", 0.into()),
-    ];
-    for (field, expected) in neutral {
-        match raw.get(field) {
-            None | Some(Value::Null) => {}
-            Some(found) if *found == expected || same_number(found, &expected) => {}
-            Some(found) => return Err(Error::field(file, field, expected.to_string(), found)),
+/// The fields of a `config.json`. A field that is null is as one that is not there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fields<'a> {
+    /// What errors call the file.
+    pub(crate) file: &'a str,
+    pub(crate) raw: &'a Map<String, Value>,
+    /// Names used here, each with the one that the file has instead.
+    pub(crate) aliases: &'a [(&'static str, &'static str)],
+}
+
+impl<'a> Fields<'a> {
+    fn name(self, field: &str) -> &str {
+        self.aliases.iter().find(|(ours, _)| *ours == field).map_or(field, |(_, theirs)| theirs)
+    }
+
+    /// Whether the file has the field, be it null.
+    pub(crate) fn has(self, field: &str) -> bool {
+        self.raw.contains_key(self.name(field))
+    }
+
+    pub(crate) fn get(self, field: &str) -> Option<&'a Value> {
+        self.raw.get(self.name(field)).filter(|value| !value.is_null())
+    }
+
+    pub(crate) fn error(
+        self,
+        field: &str,
+        expected: impl Into<String>,
+        found: impl ToString,
+    ) -> Error {
+        Error::field(self.file, self.name(field), expected, found)
+    }
+
+    fn read<T>(
+        self,
+        field: &str,
+        expected: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let Some(value) = self.get(field) else { return Ok(None) };
+        read(value).map(Some).ok_or_else(|| self.error(field, expected, value))
+    }
+
+    /// A whole number from 0.
+    pub(crate) fn size(self, field: &str) -> Result<Option<usize>, Error> {
+        let size = |value: &Value| value.as_u64().and_then(|size| usize::try_from(size).ok());
+        self.read(field, "a whole number", size)
+    }
+
+    /// A whole number that must be there.
+    pub(crate) fn needed_size(self, field: &str) -> Result<usize, Error> {
+        self.size(field)?.ok_or_else(|| self.error(field, "a whole number", "none"))
+    }
+
+    pub(crate) fn number(self, field: &str) -> Result<Option<f64>, Error> {
+        self.read(field, "a number", Value::as_f64)
+    }
+
+    pub(crate) fn positive(self, field: &str) -> Result<Option<f64>, Error> {
+        let positive = |number: &f64| *number > 0.0 && number.is_finite();
+        self.read(field, "a positive number", |value| value.as_f64().filter(positive))
+    }
+
+    /// A bound that scores or logits are bent below.
+    pub(crate) fn softcap(self, field: &str) -> Result<Option<f32>, Error> {
+        let cap = |value: &Value| value.as_f64().map(|cap| cap as f32);
+        let positive = |cap: &f32| *cap > 0.0 && cap.is_finite();
+        self.read(field, "a positive number", |value| cap(value).filter(positive))
+    }
+
+    pub(crate) fn flag(self, field: &str) -> Result<Option<bool>, Error> {
+        self.read(field, "true or false", Value::as_bool)
+    }
+
+    pub(crate) fn text(self, field: &str) -> Result<Option<&'a str>, Error> {
+        self.read(field, "a string", Value::as_str)
+    }
+
+    pub(crate) fn list(self, field: &str) -> Result<Option<&'a [Value]>, Error> {
+        self.read(field, "a list", |value| value.as_array().map(Vec::as_slice))
+    }
+
+    /// The number of layers, small enough to keep a list of them.
+    pub(crate) fn layers(self, field: &str) -> Result<usize, Error> {
+        let layers = self.needed_size(field)?;
+        match layers {
+            1..=MAX_LAYERS => Ok(layers),
+            _ => Err(self.error(field, format!("from 1 to {MAX_LAYERS} layers"), layers)),
         }
     }
-    refuse_windows(file, raw)
+
+    /// Refuses fields that would change the arithmetic and that this family does not honour (those
+    /// it does are `read`), unless they are absent, null or the value that changes nothing.
+    pub(crate) fn refuse_unsupported(self, read: &[&str]) -> Result<(), Error> {
+        let neutral = [
+            ("quantization_config", Value::Null),
+            ("hidden_activation", Value::Null),
+            ("attn_logit_softcapping", Value::Null),
+            ("final_logit_softcapping", Value::Null),
+            ("query_pre_attn_scalar", Value::Null),
+            ("rope_local_base_freq", Value::Null),
+            ("sliding_window_pattern", Value::Null),
+            ("_sliding_window_pattern", Value::Null),
+            ("no_rope_layers", Value::Null),
+            ("clip_qkv", Value::Null),
+            ("attention_multiplier", 1.0.into()),
+            ("embedding_multiplier", 1.0.into()),
+            ("residual_multiplier", 1.0.into()),
+            ("logits_scaling", 1.0.into()),
+            ("logit_scale", 1.0.into()),
+            ("partial_rotary_factor", 1.0.into()),
+            ("attention_bias", false.into()),
+            ("mlp_bias", false.into()),
+            ("use_qk_norm", false.into()),
+            ("qk_norm", false.into()),
+            ("alibi", false.into()),
+            ("rope_interleaved", false.into()),
+            ("use_mrope", false.into()),
+            ("use_bidirectional_attention", false.into()),
+            ("scale_attn_weights", true.into()),
+            ("scale_attn_by_inverse_layer_idx", false.into()),
+            ("add_cross_attention", false.into()),
+            ("is_encoder_decoder", false.into()),
+            ("num_local_experts", 0.into()),
+            ("num_experts", 0.into()),
+        ];
+        for (field, expected) in neutral {
+            match self.get(field) {
+                None => {}
+                Some(_) if read.contains(&field) => {}
+                Some(found) if *found == expected || same_number(found, &expected) => {}
+                Some(found) => return Err(self.error(field, expected.to_string(), found)),
+            }
+        }
+        Ok(())
+    }
 }
 
 fn same_number(a: &Value, b: &Value) -> bool {
     matches!((a.as_f64(), b.as_f64()), (Some(a), Some(b)) if a == b)
 }
 
-fn refuse_windows(file: &str, raw: &Map<String, Value>) -> Result<(), Error> {
-    let switched_off = raw.get("use_sliding_window") == Some(&Value::Bool(false));
-    match raw.get("sliding_window") {
-        None | Some(Value::Null) => {}
-        Some(_) if switched_off => {}
-        Some(found) => return Err(Error::field(file, "sliding_window", "null", found)),
-    }
-    if let Some(Value::Array(types)) = raw.get("layer_types")
-        && let Some(other) = types.iter().find(|kind| *kind != "full_attention")
-    {
-        return Err(Error::field(file, "layer_types", "only \"full_attention\"", other));
-    }
-    Ok(())
-}
-
 impl TransformerConfig {
-    /// Width of all query heads together.
-    #[must_use]
-    pub fn query_width(&self) -> usize {
-        self.heads * self.head_dim
-    }
-
-    /// Width of all key heads together.
-    #[must_use]
-    pub fn kv_width(&self) -> usize {
-        self.kv_heads * self.head_dim
-    }
-
     /// Cuts the context to what the keys or values of a layer may take: `limit` bytes.
     pub(crate) fn limit_context(&mut self, limit: Option<u64>) {
-        let position = (self.kv_width() * size_of::<f32>()) as u64;
+        let position = (self.kv_heads * self.head_dim * size_of::<f32>()) as u64;
         let most = limit.and_then(|limit| usize::try_from(limit / position).ok());
         self.context = self.context.min(most.unwrap_or(usize::MAX).max(1));
     }
 
-    fn check(&self, file: &str) -> Result<(), Error> {
+    /// What is left to check once a family has read `fields`.
+    pub(crate) fn check(&self, fields: Fields<'_>) -> Result<(), Error> {
         let sizes = [
             ("vocab_size", self.vocab),
             ("hidden_size", self.hidden),
             ("intermediate_size", self.intermediate),
-            ("num_hidden_layers", self.layers),
+            ("num_hidden_layers", self.layers.len()),
             ("num_attention_heads", self.heads),
             ("num_key_value_heads", self.kv_heads),
             ("head_dim", self.head_dim),
@@ -192,26 +309,32 @@ impl TransformerConfig {
         for (field, size) in sizes {
             // With every size below 2^31 no product of two overflows, on any 64-bit platform.
             if size == 0 || size > i32::MAX as usize {
-                return Err(Error::field(file, field, "a size from 1 to 2147483647", size));
+                return Err(fields.error(field, "a size from 1 to 2147483647", size));
             }
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             let expected = format!("a divisor of the {} attention heads", self.heads);
-            return Err(Error::field(file, "num_key_value_heads", expected, self.kv_heads));
+            return Err(fields.error("num_key_value_heads", expected, self.kv_heads));
         }
-        if !self.head_dim.is_multiple_of(2) {
-            return Err(Error::field(file, "head_dim", "an even number", self.head_dim));
+        if !self.ropes.is_empty() && !self.head_dim.is_multiple_of(2) {
+            return Err(fields.error("head_dim", "an even number", self.head_dim));
         }
         if self.context > MAX_CONTEXT {
             let expected = format!("at most {MAX_CONTEXT}");
-            return Err(Error::field(file, "max_position_embeddings", expected, self.context));
+            return Err(fields.error("max_position_embeddings", expected, self.context));
         }
-        if !(self.norm_epsilon > 0.0 && self.norm_epsilon.is_finite()) {
-            let expected = "a positive number";
-            return Err(Error::field(file, "rms_norm_eps", expected, self.norm_epsilon));
+        let positive = [
+            ("rms_norm_eps", self.norm_epsilon),
+            ("query_pre_attn_scalar", self.attention_scale.into()),
+            ("hidden_size", self.embedding_scale.into()),
+        ];
+        for (field, number) in positive {
+            if !(number > 0.0 && number.is_finite()) {
+                return Err(fields.error(field, "a positive number", number));
+            }
         }
-        if !(self.rope.theta > 0.0 && self.rope.theta.is_finite()) {
-            return Err(Error::field(file, "rope_theta", "a positive number", self.rope.theta));
+        if self.layers.iter().any(|layer| layer.window == Some(0)) {
+            return Err(fields.error("sliding_window", "at least 1", 0));
         }
         Ok(())
     }
@@ -247,7 +370,7 @@ pub(crate) mod tests {
     fn a_plain_configuration_is_read_with_its_defaults() {
         let config = parse(&small()).unwrap();
         assert_eq!(config.transformer.head_dim, 16);
-        assert_eq!(config.transformer.rope.scaling, RopeScaling::None);
+        assert_eq!(config.transformer.ropes[0].scaling, RopeScaling::None);
         assert_eq!((config.bos, config.eos), (Some(1), vec![2]));
         assert_eq!(with("eos_token_id", vec![2, 7]).unwrap().eos, [2, 7]);
         assert_eq!(with("eos_token_id", Value::Null).unwrap().eos, [0; 0]);
@@ -261,11 +384,18 @@ pub(crate) mod tests {
             ("architectures", vec!["LlamaForSequenceClassification"].into()),
             ("hidden_act", "gelu".into()),
             ("sliding_window", 8.into()),
-            ("layer_types", vec!["full_attention", "sliding_attention"].into()),
+            ("layer_types", vec!["full_attention"; 2].into()),
+            ("layer_types", vec!["full_attention", "sliding_attention", "full_attention"].into()),
+            ("layer_types", "full_attention".into()),
+            ("hidden_activation", "gelu_pytorch_tanh".into()),
+            ("no_rope_layers", vec![1, 1, 0].into()),
             ("partial_rotary_factor", 0.5.into()),
             ("quantization_config", serde_json::json!({"bits": 4})),
             ("final_logit_softcapping", 30.0.into()),
             ("rope_scaling", serde_json::json!({"type": "dynamic", "factor": 2.0})),
+            ("rope_scaling", serde_json::json!({"type": "default", "mrope_section": [8, 8]})),
+            ("rope_scaling", serde_json::json!({"type": "yarn", "rope_type": "linear"})),
+            ("rope_scaling", serde_json::json!({"rope_type": "yarn", "factor": 4.0})),
             ("rope_scaling", serde_json::json!({"rope_type": "linear"})),
             ("rope_scaling", serde_json::json!({"rope_type": "linear", "factor": 0.0})),
             ("rope_scaling", serde_json::json!({"factor": 2.0})),
@@ -277,6 +407,8 @@ pub(crate) mod tests {
             ("head_dim", 15.into()),
             ("max_position_embeddings", (1_u64 << 30).into()),
             ("vocab_size", 0.into()),
+            ("num_hidden_layers", 0.into()),
+            ("num_hidden_layers", ((1 << 16) + 1).into()),
             ("hidden_size", (1_u64 << 40).into()),
             ("num_attention_heads", 0.into()),
         ];
@@ -285,8 +417,15 @@ pub(crate) mod tests {
             assert!(message.contains(field), "{field} {value}: {message}");
             assert!(message.starts_with("config.json"), "{message}");
         }
-        for (field, value) in [("vocab_size", Value::from(-5)), ("hidden_size", 1.5.into())] {
-            assert!(with(field, value).is_err(), "{field}");
+        for (field, value) in [
+            ("vocab_size", Value::from(-5)),
+            ("hidden_size", 1.5.into()),
+            ("hidden_size", Value::Null),
+            ("hidden_act", 7.into()),
+            ("attention_bias", "yes".into()),
+        ] {
+            let message = with(field, value).unwrap_err().to_string();
+            assert!(message.contains(field), "{field}: {message}");
         }
     }
 
@@ -296,7 +435,7 @@ pub(crate) mod tests {
             ("partial_rotary_factor", Value::from(1)),
             ("sliding_window", Value::Null),
             ("quantization_config", Value::Null),
-            ("layer_types", vec!["full_attention"].into()),
+            ("layer_types", vec!["full_attention"; 3].into()),
             ("pretraining_tp", 2.into()),
             ("rope_parameters", serde_json::json!({"rope_type": "default", "rope_theta": 10000})),
         ] {
@@ -310,7 +449,7 @@ pub(crate) mod tests {
         let mut raw = small();
         raw.insert("rope_parameters".into(), linear.clone());
         let scaling = RopeScaling::Linear { factor: 2.0 };
-        assert_eq!(parse(&raw).unwrap().transformer.rope.scaling, scaling);
+        assert_eq!(parse(&raw).unwrap().transformer.ropes[0].scaling, scaling);
         raw.insert("rope_scaling".into(), linear);
         assert!(parse(&raw).is_ok());
         raw["rope_scaling"]["factor"] = 3.0.into();

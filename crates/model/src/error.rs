@@ -42,7 +42,7 @@ pub enum Error {
         /// Where and why it does not parse.
         source: serde_json::Error,
     },
-    /// A field of a JSON file that does not fit, or that asks for what is not supported.
+    /// A field of a JSON file or an entry of GGUF metadata that does not fit, or that asks for what is not supported.
     #[error("{file}: {field}: expected {expected}, found {found}")]
     Field {
         /// The file.

@@ -16,7 +16,7 @@ use crate::{
     cache::SequenceCache,
     config::TransformerConfig,
     rope::Rope,
-    transformer::{Positions, Span, Transformer},
+    transformer::{Positions, Rotation, Span, Transformer},
 };
 
 /// A transformer and the caches of its open sequences.
@@ -26,7 +26,7 @@ use crate::{
 /// for bit: however the prefix was cut into passes, and whatever shared them.
 pub struct TransformerModel {
     network: Transformer,
-    rope: Rope,
+    ropes: Vec<Rope>,
     device: Device,
     layers: usize,
     context: usize,
@@ -56,9 +56,13 @@ impl TransformerModel {
     pub fn new(network: Transformer, config: &TransformerConfig, device: &Device) -> Self {
         Self {
             network,
-            rope: config.rope.init(config.head_dim, config.context, device),
+            ropes: config
+                .ropes
+                .iter()
+                .map(|rope| rope.init(config.head_dim, config.context, device))
+                .collect(),
             device: device.clone(),
-            layers: config.layers,
+            layers: config.layers.len(),
             context: config.context,
             vocab: config.vocab,
             most_rows: most_rows(config, largest_tensor(device)),
@@ -110,9 +114,15 @@ impl TransformerModel {
         let count = ids.len();
         ids.append(&mut positions);
         let input = Tensor::<1, Int>::from_data(TensorData::new(ids, [2 * count]), &self.device);
-        let (cos, sin) = self.rope.rows(input.clone().narrow(0, count, count), end);
+        let at = input.clone().narrow(0, count, count);
+        let rotate = |rope: &mut Rope| {
+            let (cos, sin) = rope.rows(at.clone(), end);
+            Rotation { cos, sin }
+        };
+        let rotations = self.ropes.iter_mut().map(rotate).collect();
+        let positions = Positions { ids: at, rotations };
         let ids = input.narrow(0, 0, count);
-        let hidden = self.network.forward(ids, &Positions { cos, sin }, &spans, caches);
+        let hidden = self.network.forward(ids, &positions, &spans, caches);
         let wanted = batch.iter().zip(&spans).filter(|(pass, _)| pass.rows > 0);
         let mut wanted: Vec<Tensor<2>> = wanted
             .map(|(pass, span)| {
@@ -233,7 +243,7 @@ impl LanguageModel for TransformerModel {
 
 /// How many rows of the widest activation are `limit` bytes.
 fn most_rows(config: &TransformerConfig, limit: Option<u64>) -> usize {
-    let widest = config.hidden.max(config.intermediate).max(config.query_width());
+    let widest = config.hidden.max(config.intermediate).max(config.heads * config.head_dim);
     let rows = limit.map(|limit| limit / (widest * size_of::<f32>()) as u64);
     rows.and_then(|rows| usize::try_from(rows).ok()).unwrap_or(usize::MAX)
 }
@@ -241,29 +251,24 @@ fn most_rows(config: &TransformerConfig, limit: Option<u64>) -> usize {
 #[cfg(test)]
 mod tests {
     use draftproof_decode::Token;
+    use serde_json::json;
 
     use super::*;
-    use crate::{
-        rope::{RopeConfig, RopeScaling},
-        synthetic::Arbitrary,
-    };
+    use crate::{config::ModelConfig, synthetic::Arbitrary};
 
     fn config() -> TransformerConfig {
-        TransformerConfig {
-            vocab: 40,
-            hidden: 16,
-            intermediate: 24,
-            layers: 2,
-            heads: 2,
-            kv_heads: 1,
-            head_dim: 8,
-            context: 64,
-            norm_epsilon: 1e-5,
-            rope: RopeConfig { theta: 10_000.0, scaling: RopeScaling::None },
-            attention_bias: false,
-            mlp_bias: false,
-            tied_head: true,
-        }
+        let config = json!({
+            "model_type": "llama",
+            "vocab_size": 40,
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "max_position_embeddings": 64,
+            "tie_word_embeddings": true,
+        });
+        ModelConfig::parse("config.json", config.to_string().as_bytes()).unwrap().transformer
     }
 
     #[test]

@@ -1,48 +1,163 @@
-//! Linear maps, norms and embeddings: a weight, its shape, and the kernel that uses it.
+//! Linear maps, norms and embeddings: weights, their shapes, and the kernels that use them.
 //!
-//! Matrices stay in the type they were stored in (f32 or bf16); vectors are f32.
+//! Matrices stay in the type they were stored in (f32, bf16 or blocks; f16 is widened to f32);
+//! vectors are f32.
 
 use burn::{
-    module::{Module, Param},
-    tensor::{Int, Tensor},
+    module::{Module, Param, ParamId},
+    tensor::{Int, Tensor, TensorData},
 };
-use draftproof_kernels::{burn as kernels, norm::RmsForm};
+use draftproof_kernels::{
+    burn::{self as kernels, Matrix},
+    norm::RmsForm,
+    quant::BlockFormat,
+};
 
-use crate::{Error, load::Weights};
+use crate::{
+    Error,
+    load::{Weights, check_size},
+    transformer::Visitor,
+};
 
-/// Sizes of a [`Linear`].
-#[derive(Clone, Copy, Debug)]
-pub struct LinearConfig {
+/// Linear maps of one input, which may lie in one tensor.
+#[derive(Clone, Debug)]
+pub struct LinearsConfig<const N: usize> {
+    /// What the names begin with.
+    pub prefix: String,
+    /// A name for each map, or one for the tensor that holds them all.
+    pub names: &'static [&'static str],
     /// Width of the input.
     pub input: usize,
-    /// Width of the output.
-    pub output: usize,
-    /// Whether a bias is added.
+    /// Width of each output.
+    pub outputs: [usize; N],
+    /// Whether biases are added.
     pub bias: bool,
+    /// Whether matrices are stored `[input, output]`.
+    pub transposed: bool,
+}
+
+/// A [`Matrix`] that belongs to a module.
+#[derive(Module, Debug)]
+pub enum MatrixParam {
+    /// f32 or bf16.
+    Float(Param<Tensor<2>>),
+    /// Blocks of a few bits a value.
+    Blocks(BlockParam),
+}
+
+/// Blocks that belong to a module.
+#[derive(Module, Debug)]
+pub struct BlockParam {
+    /// `[output, bytes of a row]`.
+    bytes: Param<Tensor<2, Int>>,
+    #[module(skip)]
+    format: BlockFormat,
+}
+
+impl From<Matrix> for MatrixParam {
+    fn from(matrix: Matrix) -> Self {
+        match matrix {
+            Matrix::Float(weight) => Self::Float(Param::from_tensor(weight)),
+            Matrix::Blocks(bytes, format) => {
+                let bytes = Param::initialized(ParamId::new(), bytes);
+                Self::Blocks(BlockParam { bytes, format })
+            }
+        }
+    }
+}
+
+impl MatrixParam {
+    fn val(&self) -> Matrix {
+        match self {
+            Self::Float(weight) => Matrix::Float(weight.val()),
+            Self::Blocks(BlockParam { bytes, format }) => Matrix::Blocks(bytes.val(), *format),
+        }
+    }
 }
 
 /// `y = x·Wᵀ + b`.
 #[derive(Module, Debug)]
 pub struct Linear {
-    /// `[output, input]`, as the files have it.
-    weight: Param<Tensor<2>>,
+    /// `[output, input]`.
+    weight: MatrixParam,
     /// `[output]`.
     bias: Option<Param<Tensor<1>>>,
 }
 
-impl LinearConfig {
-    /// Loads `prefix.weight` and, if there is one, `prefix.bias`.
+impl<const N: usize> LinearsConfig<N> {
+    /// The tensors' names, and the outputs in each.
+    fn stored(&self) -> impl Iterator<Item = (String, &[usize])> {
+        let each = self.outputs.len() / self.names.len();
+        let names = self.names.iter().map(|name| format!("{}.{name}", self.prefix));
+        names.zip(self.outputs.chunks(each))
+    }
+
+    fn shape(&self, output: usize) -> [usize; 2] {
+        if self.transposed { [self.input, output] } else { [output, self.input] }
+    }
+
+    /// Visits every tensor.
+    ///
+    /// # Errors
+    /// What `visit` returned.
+    pub fn tensors(&self, visit: &mut Visitor<'_>) -> Result<(), Error> {
+        for (name, parts) in self.stored() {
+            let output = parts.iter().sum();
+            visit(&format!("{name}.weight"), &self.shape(output))?;
+            if self.bias {
+                visit(&format!("{name}.bias"), &[output])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads the maps, in order.
     ///
     /// # Errors
     /// If a tensor is missing or of another shape.
-    pub fn init(&self, weights: &mut dyn Weights, prefix: &str) -> Result<Linear, Error> {
-        let weight = matrix(weights, &format!("{prefix}.weight"), [self.output, self.input])?;
-        let bias = match self.bias {
-            true => Some(vector(weights, &format!("{prefix}.bias"), self.output)?),
-            false => None,
-        };
-        Ok(Linear { weight, bias })
+    pub fn init(&self, weights: &mut dyn Weights) -> Result<[Linear; N], Error> {
+        let mut maps = Vec::with_capacity(N);
+        for (name, parts) in self.stored() {
+            let output = parts.iter().sum();
+            let mut start = 0;
+            for count in parts {
+                let rows = start..start + count;
+                start = rows.end;
+                let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
+                let shape = self.shape(output);
+                let weight = match self.transposed {
+                    true => {
+                        let bytes = count * self.input * size_of::<f32>();
+                        check_size(weights.device(), "the checkpoint", &weight, bytes)?;
+                        let data = columns(weights.take(&weight, &shape)?, shape, rows.clone());
+                        Matrix::Float(Tensor::from_data(data, weights.device()))
+                    }
+                    false => weights.rows(&weight, shape, rows.clone())?,
+                };
+                let bias = match self.bias {
+                    true => {
+                        let all = vector(weights, &bias, output)?.val();
+                        Some(Param::from_tensor(all.narrow(0, rows.start, rows.len())))
+                    }
+                    false => None,
+                };
+                maps.push(Linear { weight: weight.into(), bias });
+            }
+        }
+        Ok(maps.try_into().expect("a map for each output"))
     }
+}
+
+/// The columns of a matrix as rows.
+fn columns(
+    data: TensorData,
+    [rows, width]: [usize; 2],
+    wanted: std::ops::Range<usize>,
+) -> TensorData {
+    let values: Vec<f32> = data.try_to_vec().expect("f32 values");
+    let column = |column: usize| (0..rows).map(move |row| row * width + column);
+    let shape = [wanted.len(), rows];
+    TensorData::new(wanted.flat_map(column).map(|at| values[at]).collect::<Vec<f32>>(), shape)
 }
 
 impl Linear {
@@ -59,7 +174,7 @@ impl Linear {
     }
 
     /// `[output, input]`.
-    pub(crate) fn weight(&self) -> Tensor<2> {
+    pub(crate) fn weight(&self) -> Matrix {
         self.weight.val()
     }
 
@@ -69,40 +184,81 @@ impl Linear {
     }
 }
 
-/// Sizes of an [`RmsNorm`].
-#[derive(Clone, Copy, Debug)]
-pub struct RmsNormConfig {
+/// What a norm computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormForm {
+    /// `x / sqrt(mean(x²) + epsilon)`, times the weight or `1 + weight`.
+    Rms(RmsForm),
+    /// `(x − mean) / sqrt(variance + epsilon) · weight + bias`.
+    Layer,
+}
+
+/// A norm in the making.
+#[derive(Clone, Debug)]
+pub struct NormConfig {
+    /// The tensors' names without `.weight` and `.bias`.
+    pub name: String,
+    /// What it computes.
+    pub form: NormForm,
     /// Width of a row.
     pub width: usize,
-    /// Added to the mean square.
+    /// Added to the mean square, or the variance.
     pub epsilon: f64,
 }
 
-/// `x / sqrt(mean(x²) + epsilon) · weight`.
+/// A norm over rows; see [`NormForm`].
 #[derive(Module, Debug)]
-pub struct RmsNorm {
+pub struct Norm {
     /// `[width]`.
     weight: Param<Tensor<1>>,
+    /// `[width]`; layer norms have one.
+    bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    form: NormForm,
     epsilon: f64,
 }
 
-impl RmsNormConfig {
-    /// Loads `prefix.weight`.
+impl NormConfig {
+    /// Visits every tensor.
     ///
     /// # Errors
-    /// If the tensor is missing or of another shape.
-    pub fn init(&self, weights: &mut dyn Weights, prefix: &str) -> Result<RmsNorm, Error> {
-        let weight = vector(weights, &format!("{prefix}.weight"), self.width)?;
-        Ok(RmsNorm { weight, epsilon: self.epsilon })
+    /// What `visit` returned.
+    pub fn tensors(&self, visit: &mut Visitor<'_>) -> Result<(), Error> {
+        visit(&format!("{}.weight", self.name), &[self.width])?;
+        match self.form {
+            NormForm::Rms(_) => Ok(()),
+            NormForm::Layer => visit(&format!("{}.bias", self.name), &[self.width]),
+        }
+    }
+
+    /// Loads the norm.
+    ///
+    /// # Errors
+    /// If a tensor is missing or of another shape.
+    pub fn init(&self, weights: &mut dyn Weights) -> Result<Norm, Error> {
+        let Self { name, form, width, epsilon } = self;
+        let weight = vector(weights, &format!("{name}.weight"), *width)?;
+        let bias = match form {
+            NormForm::Rms(_) => None,
+            NormForm::Layer => Some(vector(weights, &format!("{name}.bias"), *width)?),
+        };
+        Ok(Norm { weight, bias, form: *form, epsilon: *epsilon })
     }
 }
 
-impl RmsNorm {
+impl Norm {
     /// # Shapes
-    /// - x: `[n, width]`
-    /// - output: `[n, width]`
-    pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        kernels::rms_norm(x, self.weight.val(), self.epsilon, RmsForm::Llama)
+    /// - x: `[…, width]`
+    /// - output: the same
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let weight = self.weight.val();
+        match (self.form, &self.bias) {
+            (NormForm::Rms(form), _) => kernels::rms_norm(x, weight, self.epsilon, form),
+            (NormForm::Layer, bias) => {
+                let bias = bias.as_ref().expect("layer norms have a bias").val();
+                kernels::layer_norm(x, weight, bias, self.epsilon)
+            }
+        }
     }
 
     /// `residual + x`, and its norm.
@@ -110,7 +266,15 @@ impl RmsNorm {
     /// # Shapes
     /// - residual, x, both outputs: `[n, width]`
     pub fn forward_sum(&self, residual: Tensor<2>, x: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
-        kernels::add_rms_norm(residual, x, self.weight.val(), self.epsilon, RmsForm::Llama)
+        match self.form {
+            NormForm::Rms(form) => {
+                kernels::add_rms_norm(residual, x, self.weight.val(), self.epsilon, form)
+            }
+            NormForm::Layer => {
+                let sum = residual + x;
+                (sum.clone(), self.forward(sum))
+            }
+        }
     }
 }
 
@@ -120,13 +284,13 @@ impl RmsNorm {
 #[derive(Module, Debug)]
 pub struct Embedding {
     /// `[rows, hidden]` each, in the order of the ids.
-    parts: Vec<Param<Tensor<2>>>,
+    parts: Vec<MatrixParam>,
     /// Rows of every part but the last, which may have fewer.
     part_rows: usize,
 }
 
 impl Embedding {
-    /// Loads the table called `name`.
+    /// Loads the table called `name.weight`.
     ///
     /// # Errors
     /// If the tensor is missing or of another shape.
@@ -142,26 +306,23 @@ impl Embedding {
         shape: [usize; 2],
         limit: u64,
     ) -> Result<Self, Error> {
+        let name = format!("{name}.weight");
         let [vocab, hidden] = shape;
         let most = limit / (hidden.max(1) * size_of::<f32>()) as u64;
         let part_rows = usize::try_from(most).unwrap_or(vocab).clamp(1, vocab.max(1));
         if part_rows >= vocab {
-            return Ok(Self { parts: vec![matrix(weights, name, shape)?], part_rows });
+            return Ok(Self { parts: vec![weights.matrix(&name, shape)?.into()], part_rows });
         }
         let parts = (0..vocab).step_by(part_rows).map(|start| {
             let rows = start..vocab.min(start + part_rows);
-            Ok(Param::from_tensor(weights.rows(name, shape, rows)?))
+            Ok(weights.rows(&name, shape, rows)?.into())
         });
         Ok(Self { parts: parts.collect::<Result<_, Error>>()?, part_rows })
     }
 
     /// The bytes of the table.
     pub(crate) fn bytes(&self) -> u64 {
-        let bytes = |part: &Param<Tensor<2>>| {
-            let part = part.val();
-            (part.shape().num_elements() * part.dtype().size()) as u64
-        };
-        self.parts.iter().map(bytes).sum()
+        self.parts.iter().map(|part| part.val().bytes()).sum()
     }
 
     /// # Shapes
@@ -174,7 +335,7 @@ impl Embedding {
                 return kernels::embedding(part, ids.clone());
             }
             // An id of another part reads some row of this one, which is not taken.
-            let last = part.dims()[0] as i64 - 1;
+            let last = part.outputs() as i64 - 1;
             let own = (ids.clone() - (index * self.part_rows) as i64).clamp(0, last);
             kernels::embedding(part, own)
         };
@@ -199,14 +360,6 @@ impl Embedding {
             _ => logits.narrow(1, 0, vocab),
         }
     }
-}
-
-fn matrix(
-    weights: &mut dyn Weights,
-    name: &str,
-    shape: [usize; 2],
-) -> Result<Param<Tensor<2>>, Error> {
-    Ok(Param::from_tensor(weights.matrix(name, shape)?))
 }
 
 fn vector(weights: &mut dyn Weights, name: &str, width: usize) -> Result<Param<Tensor<1>>, Error> {

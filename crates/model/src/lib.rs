@@ -6,7 +6,7 @@
 //! tokenizer.json ───────▶ Tokenizer        (+ caches)
 //! generation_config.json ▶ GenerationConfig
 //! ```
-//! A [`Model`] is all of it. Files are hostile input: nothing is allocated on a file's word alone,
+//! A [`Model`] is all of it. A [GGUF file](load::Gguf) has all of it in one. Files are hostile input: nothing is allocated on a file's word alone,
 //! what is not supported is refused by name, and every failure is an [`Error`] that says what was
 //! expected, what was found, and where.
 //!
@@ -26,7 +26,7 @@
 //! assert_eq!(rows[0].row(0).len(), 4096);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//! Reading order: [`config`], [`transformer`], [`attention`], [`cache`], [`language_model`].
+//! Reading order: [`config`], [`families`], [`transformer`], [`attention`], [`cache`], [`language_model`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -44,6 +44,7 @@ pub mod load;
 pub mod machine;
 pub mod mlp;
 mod model;
+pub mod names;
 pub mod pair;
 pub mod rope;
 pub mod synthetic;

@@ -1,48 +1,75 @@
-//! The gated feed-forward block.
+//! The feed-forward block, gated or not.
 
 use burn::{module::Module, tensor::Tensor};
 use draftproof_kernels::{burn as kernels, glu::Activation};
 
 use crate::{
     Error,
-    layers::{Linear, LinearConfig},
+    layers::{Linear, LinearsConfig},
     load::Weights,
+    transformer::Visitor,
 };
 
-/// Sizes of an [`Mlp`].
-#[derive(Clone, Copy, Debug)]
+/// An [`Mlp`] in the making.
+#[derive(Clone, Debug)]
 pub struct MlpConfig {
-    /// Width of the residual stream.
-    pub hidden: usize,
-    /// Width inside.
-    pub intermediate: usize,
-    /// Whether the projections have a bias.
-    pub bias: bool,
+    /// The maps in.
+    pub inward: Inward,
+    /// The map out.
+    pub out: LinearsConfig<1>,
+    /// The function between.
+    pub activation: Activation,
 }
 
-/// `down(silu(gate(x)) · up(x))`.
+/// The maps into a feed-forward block.
+#[derive(Clone, Debug)]
+pub enum Inward {
+    /// Gate and up.
+    Gated(LinearsConfig<2>),
+    /// Up alone.
+    Plain(LinearsConfig<1>),
+}
+
+/// `out(act(gate(x)) · up(x))`, or `out(act(up(x)))` without a gate.
 #[derive(Module, Debug)]
 pub struct Mlp {
-    gate: Linear,
+    gate: Option<Linear>,
     up: Linear,
-    down: Linear,
+    out: Linear,
+    #[module(skip)]
+    activation: Activation,
 }
 
 impl MlpConfig {
-    /// Loads `prefix.{gate,up,down}_proj`.
+    /// Visits every tensor.
+    ///
+    /// # Errors
+    /// What `visit` returned.
+    pub fn tensors(&self, visit: &mut Visitor<'_>) -> Result<(), Error> {
+        match &self.inward {
+            Inward::Gated(maps) => maps.tensors(visit)?,
+            Inward::Plain(map) => map.tensors(visit)?,
+        }
+        self.out.tensors(visit)
+    }
+
+    /// Loads the block.
     ///
     /// # Errors
     /// If a tensor is missing or of another shape.
-    pub fn init(&self, weights: &mut dyn Weights, prefix: &str) -> Result<Mlp, Error> {
-        let inward =
-            LinearConfig { input: self.hidden, output: self.intermediate, bias: self.bias };
-        let outward =
-            LinearConfig { input: self.intermediate, output: self.hidden, bias: self.bias };
-        Ok(Mlp {
-            gate: inward.init(weights, &format!("{prefix}.gate_proj"))?,
-            up: inward.init(weights, &format!("{prefix}.up_proj"))?,
-            down: outward.init(weights, &format!("{prefix}.down_proj"))?,
-        })
+    pub fn init(&self, weights: &mut dyn Weights) -> Result<Mlp, Error> {
+        let (gate, up) = match &self.inward {
+            Inward::Gated(maps) => {
+                let [gate, up] = maps.init(weights)?;
+                (Some(gate), up)
+            }
+            Inward::Plain(map) => {
+                let [up] = map.init(weights)?;
+                (None, up)
+            }
+        };
+        let [out] = self.out.init(weights)?;
+        Ok(Mlp { gate, up, out, activation: self.activation })
     }
 }
 
@@ -51,12 +78,15 @@ impl Mlp {
     /// - x: `[n, hidden]`
     /// - output: `[n, hidden]`
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        kernels::feed_forward(
-            x,
-            self.gate.parts(),
-            self.up.parts(),
-            self.down.parts(),
-            Activation::Silu,
-        )
+        let (up, out) = (self.up.parts(), self.out.parts());
+        match &self.gate {
+            Some(gate) => kernels::feed_forward(x, gate.parts(), up, out, self.activation),
+            None => {
+                let inner = self.up.forward(x);
+                // Times one: the function alone, from the kernel that has it.
+                let ones = inner.ones_like();
+                self.out.forward(kernels::glu(inner, ones, self.activation))
+            }
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
-    tensor::{Device, Tensor},
+    tensor::{Device, Int, Tensor},
 };
 use draftproof_decode::{LanguageModel, Token};
 use draftproof_kernels::burn as kernels;
@@ -13,10 +13,10 @@ use sha2::{Digest, Sha256};
 use crate::{
     Error,
     builtin::{self, Role},
-    config::{ModelConfig, TransformerConfig},
+    config::ModelConfig,
     generation_config::GenerationConfig,
     language_model::TransformerModel,
-    load::{Checkpoint, Source, WeightType},
+    load::{Checkpoint, Gguf, Source, WeightType},
     synthetic::{self, Arbitrary},
     tokenizer::Tokenizer,
     transformer::Transformer,
@@ -43,16 +43,21 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads a folder in Hugging Face's layout.
+    /// Loads a folder in Hugging Face's layout, or a GGUF file.
     ///
     /// # Errors
     /// If a file is missing, malformed, or asks for what is not supported.
-    pub fn open(folder: &Path, device: &Device) -> Result<Self, Error> {
+    pub fn open(path: &Path, device: &Device) -> Result<Self, Error> {
         // `.` and `..` have a name only once they are resolved.
-        let resolved = folder.canonicalize();
-        let resolved = resolved.map_err(|source| Error::Io { path: folder.into(), source })?;
+        let resolved = path.canonicalize();
+        let resolved = resolved.map_err(|source| Error::Io { path: path.into(), source })?;
         let name = resolved.file_name().unwrap_or(resolved.as_os_str());
-        Self::load(name.to_string_lossy().into_owned(), &Source::Folder(folder.into()), device)
+        let name = name.to_string_lossy().into_owned();
+        if resolved.is_dir() {
+            Self::load(name, &Source::Folder(path.into()), device)
+        } else {
+            Self::load_gguf(name, path, device)
+        }
     }
 
     /// Loads one side of a pair that is part of the program; see [`builtin::names`].
@@ -87,29 +92,44 @@ impl Model {
                 .map(|bytes| hex(&Sha256::digest(bytes))),
         };
         let network = config.transformer.init(&mut weights)?;
-        let pass_bytes = pass_bytes(&network, &config.transformer);
-        let mut language_model = TransformerModel::new(network, &config.transformer, device);
-        if let Some(tokenizer) = &tokenizer {
-            language_model.limit_vocab(tokenizer.vocab());
-            language_model.ban(holes(tokenizer, language_model.vocab()));
-        }
-        let (eos, unknown_eos) = eos(&generation_config, &config, tokenizer.as_ref())
-            .into_iter()
-            .partition(|token| token.index() < language_model.vocab());
-        Ok(Self {
-            name,
+        let (parameters, weight_type) = (weights.parameters(), weights.weight_type());
+        let parts = Parts {
             config,
             generation_config,
-            tokenizer: tokenizer.map(Arc::new),
-            eos,
-            unknown_eos,
-            parameters: weights.parameters(),
-            weight_type: weights.weight_type(),
-            pass_bytes,
+            tokenizer,
+            parameters,
+            weight_type,
             identity,
             full_context,
-            language_model,
-        })
+        };
+        Ok(parts.assemble(name, network, device))
+    }
+
+    fn load_gguf(name: String, path: &Path, device: &Device) -> Result<Self, Error> {
+        let mut weights = Gguf::open(path, device)?;
+        let mut config = weights.config().clone();
+        let full_context = config.transformer.context;
+        config.transformer.limit_context(kernels::largest_tensor(device));
+        let tokenizer = weights.tokenizer()?;
+        let [about_model, about_text] = weights.digests();
+        let identity = Identity {
+            config: hex(&about_model),
+            weights: hex(&weights.fingerprint()?),
+            tokenizer: tokenizer.is_some().then(|| hex(&about_text)),
+        };
+        let network = config.transformer.init(&mut weights)?;
+        let (parameters, weight_type) = (weights.parameters(), weights.weight_type());
+        let generation_config = GenerationConfig::default();
+        let parts = Parts {
+            config,
+            generation_config,
+            tokenizer,
+            parameters,
+            weight_type,
+            identity,
+            full_context,
+        };
+        Ok(parts.assemble(name, network, device))
     }
 
     /// A model of the size called `name` (one of [`synthetic::names`]) with arbitrary weights.
@@ -117,9 +137,9 @@ impl Model {
     /// # Errors
     /// If there is no such size.
     pub fn synthetic(name: &str, device: &Device) -> Result<Self, Error> {
-        let transformer = synthetic::config(name)?;
+        let config = synthetic::config(name)?;
         let mut weights = Arbitrary::new(device);
-        let network = transformer.init(&mut weights)?;
+        let network = config.transformer.init(&mut weights)?;
         let name = format!("synthetic/{name}");
         let digest = hex(&Sha256::digest(&name));
         Ok(Self {
@@ -129,27 +149,22 @@ impl Model {
             unknown_eos: Vec::new(),
             parameters: network.num_params() as u64,
             weight_type: weights.weight_type(),
-            pass_bytes: pass_bytes(&network, &transformer),
+            pass_bytes: pass_bytes(&network),
             identity: Identity { config: digest.clone(), weights: digest, tokenizer: None },
-            full_context: transformer.context,
-            language_model: TransformerModel::new(network, &transformer, device),
-            config: ModelConfig {
-                model_type: "llama".into(),
-                transformer,
-                bos: None,
-                eos: Vec::new(),
-            },
+            full_context: config.transformer.context,
+            language_model: TransformerModel::new(network, &config.transformer, device),
+            config,
             name,
         })
     }
 
-    /// The folder's name, or `fable/target`.
+    /// The folder's or file's name, or `fable/target`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What `config.json` says.
+    /// What `config.json` says, or a GGUF file's metadata.
     #[must_use]
     pub fn config(&self) -> &ModelConfig {
         &self.config
@@ -207,7 +222,7 @@ impl Model {
         &self.identity
     }
 
-    /// The context that `config.json` says, if the device's limit for one buffer allows less for the
+    /// The context that the files say, if the device's limit for one buffer allows less for the
     /// caches of a layer.
     #[must_use]
     pub fn cut_context(&self) -> Option<usize> {
@@ -232,14 +247,62 @@ impl Model {
     }
 }
 
+/// What files say, beside the weights.
+struct Parts {
+    config: ModelConfig,
+    generation_config: GenerationConfig,
+    tokenizer: Option<Tokenizer>,
+    parameters: u64,
+    weight_type: WeightType,
+    identity: Identity,
+    full_context: usize,
+}
+
+impl Parts {
+    fn assemble(self, name: String, network: Transformer, device: &Device) -> Model {
+        let Self {
+            config,
+            generation_config,
+            tokenizer,
+            parameters,
+            weight_type,
+            identity,
+            full_context,
+        } = self;
+        let pass_bytes = pass_bytes(&network);
+        let mut language_model = TransformerModel::new(network, &config.transformer, device);
+        if let Some(tokenizer) = &tokenizer {
+            language_model.limit_vocab(tokenizer.vocab());
+            language_model.ban(holes(tokenizer, language_model.vocab()));
+        }
+        let (eos, unknown_eos) = eos(&generation_config, &config, tokenizer.as_ref())
+            .into_iter()
+            .partition(|token| token.index() < language_model.vocab());
+        Model {
+            name,
+            config,
+            generation_config,
+            tokenizer: tokenizer.map(Arc::new),
+            eos,
+            unknown_eos,
+            parameters,
+            weight_type,
+            pass_bytes,
+            identity,
+            full_context,
+            language_model,
+        }
+    }
+}
+
 /// SHA-256 digests, in hexadecimal, of what defines a model's law.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Of `config.json`.
+    /// Of `config.json`, or of a GGUF file's metadata about the model.
     pub config: String,
     /// Of the names, types, shapes and values of the tensors (of tensors above 4 MiB, 64 pieces).
     pub weights: String,
-    /// Of `tokenizer.json`, if there is one.
+    /// Of `tokenizer.json`, or of a GGUF file's metadata about the tokenizer, if there is one.
     pub tokenizer: Option<String>,
 }
 
@@ -247,19 +310,24 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes of all weights, less an embedding of which a pass reads single rows only.
-fn pass_bytes(network: &Transformer, config: &TransformerConfig) -> u64 {
+/// The bytes of all weights, less tables of which a pass reads single rows only.
+fn pass_bytes(network: &Transformer) -> u64 {
     struct Bytes(u64);
     impl ModuleVisitor for Bytes {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let tensor = param.val();
             self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
         }
+
+        /// Blocks.
+        fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+            let tensor = param.val();
+            self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
+        }
     }
     let mut bytes = Bytes(0);
     network.visit(&mut bytes);
-    let table = network.embedding_bytes();
-    bytes.0 - if config.tied_head { 0 } else { table }
+    bytes.0 - network.table_bytes()
 }
 
 fn load_tokenizer(source: &Source) -> Result<Option<Tokenizer>, Error> {

@@ -28,6 +28,25 @@ pub enum RopeScaling {
         /// The context before scaling.
         original: f64,
     },
+    /// YaRN: frequencies that turn rarely within the trained context divided by `factor`, those that
+    /// turn often kept, a linear blend over the pairs between; cosines and sines enlarged.
+    ///
+    /// Peng et al., "YaRN: Efficient Context Window Extension of Large Language Models",
+    /// arXiv 2309.00071.
+    Yarn {
+        /// The divisor of the low frequencies.
+        factor: f64,
+        /// The context before scaling.
+        original: f64,
+        /// Frequencies with more turns than this within `original` are kept.
+        fast: f64,
+        /// Frequencies with fewer turns than this are divided.
+        slow: f64,
+        /// Whether the blend begins and ends at whole pairs.
+        truncate: bool,
+        /// What cosines and sines are multiplied by.
+        attention: f64,
+    },
 }
 
 /// Frequencies of the rotation.
@@ -47,12 +66,22 @@ impl RopeConfig {
             .map(|i| {
                 let exponent = (2 * i) as f64 / dim as f64;
                 let plain = self.theta.powf(exponent).recip() as f32;
-                self.scale(f64::from(plain)) as f32
+                self.scale(f64::from(plain), i, dim) as f32
             })
             .collect()
     }
 
-    fn scale(&self, frequency: f64) -> f64 {
+    /// What cosines and sines are multiplied by.
+    #[must_use]
+    pub fn amplitude(&self) -> f32 {
+        match self.scaling {
+            RopeScaling::Yarn { attention, .. } => attention as f32,
+            _ => 1.0,
+        }
+    }
+
+    /// The scaled frequency of pair `pair` of a head of `dim` values.
+    fn scale(&self, frequency: f64, pair: usize, dim: usize) -> f64 {
         match self.scaling {
             RopeScaling::None => frequency,
             RopeScaling::Linear { factor } => frequency / factor,
@@ -67,13 +96,28 @@ impl RopeConfig {
                     (1.0 - kept) * frequency / factor + kept * frequency
                 }
             }
+            RopeScaling::Yarn { factor, original, fast, slow, truncate, .. } => {
+                // The pair, not rounded, that makes so many turns within the trained context.
+                let pair_of = |turns: f64| {
+                    let ratio = (original / (turns * std::f64::consts::TAU)).ln();
+                    dim as f64 * ratio / (2.0 * self.theta.ln())
+                };
+                let (first, last) = (pair_of(fast), pair_of(slow));
+                let whole = if truncate { (first.floor(), last.ceil()) } else { (first, last) };
+                let (first, last) = (whole.0.max(0.0), whole.1.min((dim - 1) as f64));
+                // As transformers does where the two are one.
+                let width = if first == last { 0.001 } else { last - first };
+                let divided = ((pair as f64 - first) / width).clamp(0.0, 1.0);
+                divided * frequency / factor + (1.0 - divided) * frequency
+            }
         }
     }
 
     /// The table for heads of `dim` values and positions below `context`, still empty.
     #[must_use]
     pub fn init(&self, dim: usize, context: usize, device: &Device) -> Rope {
-        Rope { frequencies: self.frequencies(dim), context, device: device.clone(), table: None }
+        let (frequencies, amplitude) = (self.frequencies(dim), self.amplitude());
+        Rope { frequencies, amplitude, context, device: device.clone(), table: None }
     }
 }
 
@@ -81,6 +125,7 @@ impl RopeConfig {
 #[derive(Clone, Debug)]
 pub struct Rope {
     frequencies: Vec<f32>,
+    amplitude: f32,
     context: usize,
     device: Device,
     table: Option<(Tensor<2>, Tensor<2>)>,
@@ -114,8 +159,8 @@ impl Rope {
         for position in 0..count {
             for &frequency in &self.frequencies {
                 let angle = f64::from(position as f32 * frequency);
-                cos.push(angle.cos() as f32);
-                sin.push(angle.sin() as f32);
+                cos.push(angle.cos() as f32 * self.amplitude);
+                sin.push(angle.sin() as f32 * self.amplitude);
             }
         }
         (
@@ -144,6 +189,25 @@ mod tests {
         assert_eq!(scaled[0], plain[0]);
         assert_eq!(scaled[7], plain[7] / 8.0);
         assert!(scaled.iter().zip(&plain).any(|(s, p)| *s < *p && *s > p / 8.0));
+        // The first pair turns 2.4 times within 15 positions, the last less than once.
+        let yarn = |truncate| RopeConfig {
+            theta: 10_000.0,
+            scaling: RopeScaling::Yarn {
+                factor: 8.0,
+                original: 15.0,
+                fast: 2.0,
+                slow: 0.5,
+                truncate,
+                attention: 1.25,
+            },
+        };
+        for truncate in [true, false] {
+            let scaled = yarn(truncate).frequencies(16);
+            assert_eq!((scaled[0], scaled[7]), (plain[0], plain[7] / 8.0));
+            assert!(scaled[1] < plain[1] && scaled[1] > plain[1] / 8.0);
+        }
+        assert_ne!(yarn(true).frequencies(16)[1], yarn(false).frequencies(16)[1]);
+        assert_eq!(yarn(true).amplitude(), 1.25);
     }
 
     #[test]

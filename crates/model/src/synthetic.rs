@@ -2,14 +2,17 @@
 //! Their text means nothing.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use draftproof_kernels::{burn as kernels, map::Map};
+use draftproof_kernels::{
+    burn::{self as kernels, Matrix},
+    map::Map,
+};
 use half::bf16;
+use serde_json::json;
 
 use crate::{
     Error,
-    config::TransformerConfig,
+    config::ModelConfig,
     load::{WeightType, Weights},
-    rope::{RopeConfig, RopeScaling},
 };
 
 /// The sizes there are.
@@ -22,26 +25,23 @@ pub fn names() -> &'static [&'static str] {
 ///
 /// # Errors
 /// If there is none of that name.
-pub(crate) fn config(name: &str) -> Result<TransformerConfig, Error> {
-    match name {
+pub(crate) fn config(name: &str) -> Result<ModelConfig, Error> {
+    let sizes = match name {
         // 100 091 136 weights.
-        "100m" => Ok(TransformerConfig {
-            vocab: 32_000,
-            hidden: 768,
-            intermediate: 2048,
-            layers: 12,
-            heads: 12,
-            kv_heads: 4,
-            head_dim: 64,
-            context: 2048,
-            norm_epsilon: 1e-5,
-            rope: RopeConfig { theta: 10_000.0, scaling: RopeScaling::None },
-            attention_bias: false,
-            mlp_bias: false,
-            tied_head: true,
+        "100m" => json!({
+            "model_type": "llama",
+            "vocab_size": 32_000,
+            "hidden_size": 768,
+            "intermediate_size": 2048,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 4,
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": true,
         }),
-        _ => Err(Error::Synthetic { name: name.into(), available: names().join(", ") }),
-    }
+        _ => return Err(Error::Synthetic { name: name.into(), available: names().join(", ") }),
+    };
+    ModelConfig::parse(name, sizes.to_string().as_bytes())
 }
 
 /// Weights that are all over the place, and the same every time: uniform, with the variance that
@@ -82,7 +82,7 @@ impl Weights for Arbitrary {
         Ok(TensorData::new(vec![1.0_f32; shape.iter().product()], shape.to_vec()))
     }
 
-    fn matrix(&mut self, _name: &str, shape: [usize; 2]) -> Result<Tensor<2>, Error> {
+    fn matrix(&mut self, _name: &str, shape: [usize; 2]) -> Result<Matrix, Error> {
         let device = self.device.clone();
         if self.weight_type() == WeightType::Bf16 {
             let map = Map::resident(2 * shape[0] * shape[1], |bytes| {
@@ -92,10 +92,10 @@ impl Weights for Arbitrary {
             });
             let map = map.map_err(|source| Error::Io { path: "(memory)".into(), source })?;
             let all = map.view(0..map.len());
-            return Ok(kernels::weights(all, shape, DType::BF16, &device));
+            return Ok(Matrix::Float(kernels::weights(all, shape, DType::BF16, &device)));
         }
         let values: Vec<f32> = self.values(shape).map(bf16::to_f32).collect();
-        Ok(Tensor::from_data(TensorData::new(values, shape), &device))
+        Ok(Matrix::Float(Tensor::from_data(TensorData::new(values, shape), &device)))
     }
 
     fn device(&self) -> &Device {

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::{Error, token_bytes::TokenBytes};
 
-/// A tokenizer as `tokenizer.json` and `tokenizer_config.json` describe it.
+/// A tokenizer as `tokenizer.json` and `tokenizer_config.json`, or a GGUF file, describe it.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     bytes: TokenBytes,
@@ -33,6 +33,17 @@ enum Edge {
     AsIs,
     Add(u32),
     Remove(u32),
+}
+
+/// The ids that begin and end a text, and whether a prompt gets them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Edges {
+    pub(crate) bos: Option<u32>,
+    pub(crate) eos: Option<u32>,
+    /// None: as the post-processor does.
+    pub(crate) add_bos: Option<bool>,
+    /// None: as the post-processor does.
+    pub(crate) add_eos: Option<bool>,
 }
 
 #[derive(Default, Deserialize)]
@@ -96,13 +107,29 @@ impl Tokenizer {
                 (name, config.map_err(|source| Error::json(name, source))?)
             }
         };
-        let special = inner.get_added_tokens_decoder().into_iter();
-        let mut tokenizer = Self {
-            bytes: TokenBytes::parse(file, &raw["decoder"])?,
-            special: special.filter(|(_, token)| token.special).map(|(id, _)| id).collect(),
-            vocab: inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1),
+        let edges = Edges {
             bos: lookup(&inner, config_file, "bos_token", config.bos_token)?,
             eos: lookup(&inner, config_file, "eos_token", config.eos_token)?,
+            add_bos: config.add_bos_token,
+            add_eos: config.add_eos_token,
+        };
+        Self::assemble(config_file, inner, TokenBytes::parse(file, &raw["decoder"])?, &edges)
+    }
+
+    /// A tokenizer from its parts; `file` says what its edges are.
+    pub(crate) fn assemble(
+        file: &str,
+        inner: tokenizers::Tokenizer,
+        bytes: TokenBytes,
+        edges: &Edges,
+    ) -> Result<Self, Error> {
+        let special = inner.get_added_tokens_decoder().into_iter();
+        let mut tokenizer = Self {
+            bytes,
+            special: special.filter(|(_, token)| token.special).map(|(id, _)| id).collect(),
+            vocab: inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1),
+            bos: edges.bos,
+            eos: edges.eos,
             begin: Edge::AsIs,
             end: Edge::AsIs,
             inner,
@@ -110,14 +137,13 @@ impl Tokenizer {
         let probe = tokenizer.encode_inner("", true)?;
         let has = |edge: Option<&u32>, id: Option<u32>| edge.is_some() && edge.copied() == id;
         tokenizer.begin = edge(
-            (config_file, "add_bos_token", config.add_bos_token),
+            (file, "add_bos_token", edges.add_bos),
             (tokenizer.bos, has(probe.first(), tokenizer.bos)),
         )?;
         // One token that is both begins the text; it does not end it as well.
         let ends =
             has(probe.last(), tokenizer.eos) && (probe.len() > 1 || tokenizer.eos != tokenizer.bos);
-        tokenizer.end =
-            edge((config_file, "add_eos_token", config.add_eos_token), (tokenizer.eos, ends))?;
+        tokenizer.end = edge((file, "add_eos_token", edges.add_eos), (tokenizer.eos, ends))?;
         Ok(tokenizer)
     }
 

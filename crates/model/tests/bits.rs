@@ -5,7 +5,7 @@ use draftproof_decode::{
 use draftproof_kernels::team;
 use draftproof_model::{Model, Role, TransformerModel};
 
-use crate::support::{LLAMAS, Reference, cpu, feed, open};
+use crate::support::{CHECKPOINTS, Reference, cpu, feed, golden, open};
 
 /// The rows of a text, one token a pass: what every other way must give, to the last bit.
 fn one_by_one(model: &mut TransformerModel, text: &[Token]) -> Vec<Vec<f32>> {
@@ -45,7 +45,7 @@ pub(crate) fn assert_bits(model: &mut TransformerModel, text: &[Token], about: &
     }
     // Three sequences of different lengths share each pass.
     let sequences = [(); 3].map(|()| model.open().unwrap());
-    for (start, size) in [(0, 7), (7, 1), (8, 4)] {
+    for (start, size) in [(0, 7), (7, 1), (8, 4), (12, 19)] {
         let batch: Vec<Pass<'_>> = sequences
             .iter()
             .zip([0, 1, 2])
@@ -69,9 +69,22 @@ pub(crate) fn assert_bits(model: &mut TransformerModel, text: &[Token], about: &
 
 #[test]
 fn golden_rows_depend_on_their_prefix_only() {
-    for name in LLAMAS {
-        assert_bits(&mut open(name), &Reference::of(name).ids("input_ids"), name);
+    for name in CHECKPOINTS {
+        // Several windows long.
+        let reference = Reference::of(name);
+        let text = [reference.ids("input_ids"), reference.ids("greedy_ids")].concat();
+        assert_eq!(text.len(), 56);
+        assert_bits(&mut open(name), &text, name);
     }
+}
+
+#[test]
+fn rows_of_block_quantised_weights_depend_on_their_prefix_only() {
+    let file = golden("llama-gguf").join("llama-tiny-q8_0.gguf");
+    let model = Model::open(&file, &cpu()).unwrap();
+    let reference = Reference::of("llama");
+    let text = [reference.ids("input_ids"), reference.ids("greedy_ids")].concat();
+    assert_bits(&mut model.into_language_model(), &text, "Q8_0");
 }
 
 #[test]

@@ -4,7 +4,9 @@ use draftproof_decode::{LanguageModel, Token, lm::Pass};
 use draftproof_model::{Model, WeightType, config::ModelConfig};
 use serde_json::Value;
 
-use crate::support::{LLAMAS, Reference, TOLERANCE, argmax, cpu, distance, feed, golden, open};
+use crate::support::{
+    CHECKPOINTS, Reference, TOLERANCE, argmax, cpu, distance, feed, golden, open,
+};
 
 fn check_schedule(name: &str, cuts: &[usize], expected: &str) {
     let reference = Reference::of(name);
@@ -26,7 +28,7 @@ fn check_schedule(name: &str, cuts: &[usize], expected: &str) {
 
 #[test]
 fn logits_of_one_pass_are_the_reference() {
-    for name in LLAMAS {
+    for name in CHECKPOINTS {
         check_schedule(name, &[24], "logits_full");
     }
 }
@@ -35,14 +37,14 @@ fn logits_of_one_pass_are_the_reference() {
 fn logits_token_by_token_are_the_reference() {
     let mut cuts = vec![8];
     cuts.extend([1; 16]);
-    for name in LLAMAS {
+    for name in CHECKPOINTS {
         check_schedule(name, &cuts, "logits_incremental");
     }
 }
 
 #[test]
 fn logits_in_blocks_are_the_reference() {
-    for name in LLAMAS {
+    for name in CHECKPOINTS {
         check_schedule(name, &[8, 5, 1, 7, 3], "logits_blocks");
     }
 }
@@ -63,7 +65,7 @@ fn greedy(name: &str, prompt: &[Token], count: usize) -> Vec<Token> {
 
 #[test]
 fn greedy_text_is_the_reference() {
-    for name in LLAMAS {
+    for name in CHECKPOINTS {
         let reference = Reference::of(name);
         let expected = reference.ids("greedy_ids");
         assert_eq!(greedy(name, &reference.ids("input_ids"), expected.len()), expected, "{name}");
@@ -93,11 +95,30 @@ fn greedy_text_of_prompts_is_the_reference() {
 
 #[test]
 fn both_layouts_of_the_configuration_say_the_same() {
-    for name in LLAMAS {
+    for name in CHECKPOINTS {
         let parse = |file: &str| {
             ModelConfig::parse(file, &fs::read(golden(name).join(file)).unwrap()).unwrap()
         };
         assert_eq!(parse("config.json"), parse("config.v5.json"), "{name}");
+    }
+}
+
+#[test]
+fn parameters_and_the_bytes_of_a_pass_are_counted() {
+    for name in CHECKPOINTS {
+        let file = fs::read(golden(name).join("reference.json")).unwrap();
+        let json: Value = serde_json::from_slice(&file).unwrap();
+        let model = Model::open(&golden(name), &cpu()).unwrap();
+        assert_eq!(Some(model.parameters()), json["params"].as_u64(), "{name}");
+        // A pass reads rows of an embedding that is not the head, and of learned positions.
+        let config = &model.config().transformer;
+        let learned = config.learned_positions.unwrap_or(0);
+        let rows = learned + if config.tied_head { 0 } else { config.vocab };
+        let wide = match name {
+            "llama-bf16" => continue,
+            _ => 4 * (model.parameters() - (rows * config.hidden) as u64),
+        };
+        assert_eq!(model.pass_bytes(), wide, "{name}");
     }
 }
 

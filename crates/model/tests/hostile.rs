@@ -1,10 +1,12 @@
 use std::fs;
 
-use draftproof_decode::LanguageModel;
+use draftproof_decode::{LanguageModel, lm::Pass};
+use draftproof_model::WeightType;
+use half::{bf16, f16};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use crate::support::{Copy, Reference, bits, feed, golden};
+use crate::support::{CHECKPOINTS, Copy, Reference, bits, feed, golden};
 
 const FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -208,7 +210,8 @@ fn sizes_that_disagree_with_the_weights_are_refused() {
         ("hidden_size", 128, "model.embed_tokens.weight"),
         ("num_hidden_layers", 4, "model.layers.3."),
         ("num_hidden_layers", 2, "model.layers.2."),
-        ("num_hidden_layers", (1 << 31) - 1, "model.layers.3."),
+        ("num_hidden_layers", 1 << 16, "model.layers.3."),
+        ("num_hidden_layers", (1 << 31) - 1, "num_hidden_layers"),
         ("intermediate_size", 1 << 30, "mlp.gate_proj.weight"),
         ("num_key_value_heads", 4, "k_proj.weight"),
         ("num_attention_heads", 1 << 30, "hidden_size"),
@@ -235,27 +238,54 @@ fn weights_that_are_no_numbers_give_logits_that_are_none() {
     assert!(rows.row(5).iter().all(|logit| logit.is_nan()));
 }
 
+/// Stores the weights of a golden folder of f32 as `narrow` makes them: in two bytes, or as the f32
+/// that those two bytes mean.
+fn store(copy: &Copy, dtype: &str, narrow: impl Fn(f32) -> [u8; 2]) {
+    copy.edit_weights(FILE, |header, data| {
+        let values = data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        *data = values.flat_map(narrow).collect();
+        for entry in header.iter_mut().filter(|(name, _)| *name != "__metadata__").map(|(_, e)| e) {
+            entry["dtype"] = json!(dtype);
+            for end in entry["data_offsets"].as_array_mut().unwrap() {
+                *end = (end.as_u64().unwrap() / 2).into();
+            }
+        }
+    });
+}
+
 #[test]
 fn half_precision_is_widened_exactly() {
-    // bf16 → f32 is exact, so the same values stored as f32 give the same bits.
-    let ids = Reference::of("llama-bf16").ids("input_ids");
-    let run = |copy: &Copy| {
+    let run = |copy: &Copy, name: &str| {
+        let ids = Reference::of(name).ids("input_ids");
         let mut model = copy.open().unwrap().into_language_model();
         let sequence = model.open().unwrap();
         bits(&feed(&mut model, sequence, &ids))
     };
-    let narrow = Copy::of("llama-bf16");
-    let wide = Copy::of("llama-bf16");
-    wide.edit_weights(FILE, |header, data| {
-        *data = data.chunks_exact(2).flat_map(|b| [0, 0, b[0], b[1]]).collect();
-        for entry in header.iter_mut().filter(|(name, _)| *name != "__metadata__").map(|(_, e)| e) {
-            entry["dtype"] = json!("F32");
-            for end in entry["data_offsets"].as_array_mut().unwrap() {
-                *end = (end.as_u64().unwrap() * 2).into();
-            }
+    type Round = fn(f32) -> ([u8; 2], f32);
+    let types: [(&str, WeightType, Round); 2] = [
+        ("F16", WeightType::F16, |x| {
+            let x = f16::from_f32(x);
+            (x.to_le_bytes(), x.to_f32())
+        }),
+        ("BF16", WeightType::Bf16, |x| {
+            let x = bf16::from_f32(x);
+            (x.to_le_bytes(), x.to_f32())
+        }),
+    ];
+    // Whole matrices, parts of one, and transposed ones.
+    for name in ["llama", "gemma3", "phi3", "gpt2"] {
+        for (dtype, weight_type, round) in types {
+            let (narrow, wide) = (Copy::of(name), Copy::of(name));
+            store(&narrow, dtype, |x| round(x).0);
+            assert_eq!(narrow.open().unwrap().weight_type(), weight_type);
+            wide.edit_weights(FILE, |_, data| {
+                for bytes in data.as_chunks_mut().0 {
+                    *bytes = round(f32::from_le_bytes(*bytes)).1.to_le_bytes();
+                }
+            });
+            assert!(run(&narrow, name) == run(&wide, name), "{name} {dtype}");
         }
-    });
-    assert_eq!(run(&narrow), run(&wide));
+    }
 }
 
 proptest! {
@@ -276,8 +306,7 @@ proptest! {
     #[test]
     fn no_damaged_json_panics(
         file in prop::sample::select(vec![
-            "config.json", "config.v5.json", "generation_config.json", "tokenizer.json",
-            "tokenizer_config.json",
+            "generation_config.json", "tokenizer.json", "tokenizer_config.json",
         ]),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
@@ -287,11 +316,32 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = value;
         }
-        copy.write(file.replace(".v5", "").as_str(), bytes);
+        copy.write(file, bytes);
         if let Ok(model) = copy.open()
             && let Some(tokenizer) = model.tokenizer()
         {
             drop(tokenizer.encode("Once upon a time\u{0}é🙂"));
+        }
+    }
+
+    #[test]
+    fn no_damaged_configuration_panics(
+        name in prop::sample::select(&CHECKPOINTS),
+        file in prop::sample::select(vec!["config.json", "config.v5.json"]),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let copy = Copy::of(name);
+        let mut bytes = copy.read(file);
+        for (at, value) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        copy.write("config.json", bytes);
+        if let Ok(model) = copy.open() {
+            let ids = Reference::of(name).ids("input_ids");
+            let mut model = model.into_language_model();
+            let sequence = model.open().unwrap();
+            drop(model.forward(&[Pass { sequence, tokens: &ids, rows: 1 }]));
         }
     }
 }

@@ -2,14 +2,16 @@ use draftproof_decode::{
     LanguageModel, ModelError, Token,
     lm::{Pass, SequenceId},
 };
-use draftproof_model::TransformerModel;
+use draftproof_model::{Model, TransformerModel};
 use proptest::prelude::*;
 
-use crate::support::{LLAMAS, Reference, TOLERANCE, bits, distance, feed, open, tokens};
+use crate::support::{
+    CHECKPOINTS, Reference, TOLERANCE, bits, cpu, distance, feed, golden, open, tokens,
+};
 
 #[test]
 fn truncation_is_as_if_the_tail_had_never_been() {
-    for name in LLAMAS {
+    for name in CHECKPOINTS {
         let reference = Reference::of(name);
         let (ids, full) = (reference.ids("input_ids"), reference.rows("logits_full"));
         let mut model = open(name);
@@ -36,26 +38,89 @@ fn truncation_is_as_if_the_tail_had_never_been() {
     }
 }
 
+/// Whatever of a draft is kept, at lengths around the window and beyond, what follows has the bits
+/// of a text that was read one by one.
+#[test]
+fn drafts_are_cut_anywhere_around_a_window() {
+    const WINDOW: usize = 8;
+    for name in ["mistral", "gemma2", "gemma3"] {
+        let ids = Reference::of(name).ids("input_ids");
+        let mut model = open(name);
+        let windows = Model::open(&golden(name), &cpu()).unwrap();
+        let windows = &windows.config().transformer.layers;
+        assert!(windows.iter().any(|layer| layer.window == Some(WINDOW)));
+        let plain = model.open().unwrap();
+        let plain: Vec<Vec<u32>> =
+            ids.iter().map(|&id| bits(&feed(&mut model, plain, &[id]))).collect();
+        for prompt in WINDOW - 2..=WINDOW + 6 {
+            for draft in 1..=5 {
+                for kept in 0..=draft {
+                    let sequence = model.open().unwrap();
+                    feed(&mut model, sequence, &ids[..prompt]);
+                    let end = prompt + kept;
+                    let wrong = (kept..draft).map(|i| Token(319 - ids[prompt + i].0));
+                    let block: Vec<Token> = ids[prompt..end].iter().copied().chain(wrong).collect();
+                    feed(&mut model, sequence, &block);
+                    model.truncate(sequence, end).unwrap();
+                    for (start, size) in [(end, 1), (end + 1, 3)] {
+                        let rows = feed(&mut model, sequence, &ids[start..start + size]);
+                        let expected = plain[start..start + size].concat();
+                        assert!(bits(&rows) == expected, "{name} {prompt} {draft} {kept} {start}");
+                    }
+                    model.close(sequence);
+                }
+            }
+        }
+    }
+}
+
+/// Three layers with a window of 8 see 3 · 7 positions back, and not one more.
+#[test]
+fn a_window_ends_exactly_where_it_should() {
+    let ids = Reference::of("mistral").ids("input_ids");
+    let mut model = open("mistral");
+    let mut last_row = |changed: Option<usize>| {
+        let mut ids = ids.clone();
+        if let Some(changed) = changed {
+            ids[changed] = Token((ids[changed].0 + 1) % 320);
+        }
+        let sequence = model.open().unwrap();
+        feed(&mut model, sequence, &ids).row(23).to_vec()
+    };
+    let row = last_row(None);
+    assert_eq!(last_row(Some(0)), row);
+    assert_eq!(last_row(Some(1)), row);
+    for changed in 2..24 {
+        assert_ne!(last_row(Some(changed)), row, "{changed}");
+    }
+}
+
 #[test]
 fn a_row_does_not_see_what_comes_after_it() {
-    let ids = Reference::of("llama").ids("input_ids");
-    let mut model = open("llama");
-    for changed in 1..ids.len() {
-        let [one, two] = [(); 2].map(|()| model.open().unwrap());
-        let mut other = ids.clone();
-        other[changed] = Token((other[changed].0 + 1) % 320);
-        let (a, b) = (feed(&mut model, one, &ids), feed(&mut model, two, &other));
-        for i in 0..changed {
-            assert_eq!(a.row(i), b.row(i), "{changed} {i}");
+    for name in CHECKPOINTS {
+        let ids = Reference::of(name).ids("input_ids");
+        let mut model = open(name);
+        for changed in 1..ids.len() {
+            let [one, two] = [(); 2].map(|()| model.open().unwrap());
+            let mut other = ids.clone();
+            other[changed] = Token((other[changed].0 + 1) % 320);
+            let (a, b) = (feed(&mut model, one, &ids), feed(&mut model, two, &other));
+            for i in 0..changed {
+                assert_eq!(a.row(i), b.row(i), "{name} {changed} {i}");
+            }
+            assert_ne!(a.row(changed), b.row(changed), "{name}");
         }
-        assert_ne!(a.row(changed), b.row(changed));
     }
 }
 
 #[test]
 fn a_fork_continues_alone() {
-    let ids = Reference::of("llama").ids("input_ids");
-    let mut model = open("llama");
+    CHECKPOINTS.into_iter().for_each(assert_fork);
+}
+
+fn assert_fork(name: &str) {
+    let ids = Reference::of(name).ids("input_ids");
+    let mut model = open(name);
     let origin = model.open().unwrap();
     feed(&mut model, origin, &ids[..10]);
     let fork = model.fork(origin).unwrap();
@@ -81,7 +146,7 @@ fn a_fork_continues_alone() {
 
 #[test]
 fn sequences_that_share_a_pass_do_not_see_each_other() {
-    for name in ["llama", "llama3-rope", "llama-bias-linear"] {
+    for name in CHECKPOINTS {
         let ids = Reference::of(name).ids("input_ids");
         let mut model = open(name);
         let texts = [&ids[..], &ids[5..6], &ids[3..12], &ids[7..]];
@@ -200,8 +265,11 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..Default::default() })]
     #[test]
-    fn any_schedule_gives_the_rows_of_one_pass(steps in prop::collection::vec(step(), 1..12)) {
-        let mut model = open("llama3-rope");
+    fn any_schedule_gives_the_rows_of_one_pass(
+        name in prop::sample::select(&CHECKPOINTS),
+        steps in prop::collection::vec(step(), 1..12),
+    ) {
+        let mut model = open(name);
         let mut sequence = model.open().unwrap();
         let mut text: Vec<Token> = Vec::new();
         for step in steps {

@@ -9,6 +9,12 @@ mod bits;
 mod devices;
 /// The built-in pair.
 mod fable;
+/// What the configuration of each family means, and what it may not ask for.
+mod families;
+/// GGUF files: the same logits as a folder's; files that lie are refused.
+mod gguf;
+/// GGUF files to take apart.
+mod gguf_file;
 /// The reference checkpoints: same logits, same greedy text as transformers.
 mod golden;
 /// Files that lie: refused with a message, never a panic.

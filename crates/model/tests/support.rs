@@ -12,7 +12,8 @@ use safetensors::SafeTensors;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
-pub(crate) const LLAMAS: [&str; 7] = [
+/// All of golden.
+pub(crate) const CHECKPOINTS: [&str; 16] = [
     "llama",
     "llama3-rope",
     "llama-bias-linear",
@@ -20,6 +21,15 @@ pub(crate) const LLAMAS: [&str; 7] = [
     "llama-sharded",
     "pair-target",
     "pair-draft",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "qwen3-yarn",
+    "gemma2",
+    "gemma3",
+    "phi3",
+    "smollm3",
+    "gpt2",
 ];
 
 /// See golden/README.md.
@@ -46,7 +56,11 @@ pub(crate) struct Reference(Vec<u8>);
 
 impl Reference {
     pub(crate) fn of(name: &str) -> Self {
-        Self(fs::read(golden(name).join("reference.safetensors")).unwrap())
+        Self::read(&golden(name).join("reference.safetensors"))
+    }
+
+    pub(crate) fn read(file: &Path) -> Self {
+        Self(fs::read(file).unwrap())
     }
 
     pub(crate) fn ids(&self, name: &str) -> Vec<Token> {

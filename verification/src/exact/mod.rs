@@ -25,6 +25,7 @@ use num_traits::{One, ToPrimitive};
 use crate::{
     Error,
     battery::{self, AUTO, full, table},
+    marks::Mark,
     plan::Level,
     report::{Check, Method},
     scene::{DraftSource, Rule, Scene, Stage},
@@ -38,6 +39,10 @@ pub enum Group {
     WholeRuns(Rule, Drafts, Length),
     /// One round from every text that a round can leave, composed: longer blocks.
     RoundByRound(Rule, Drafts, Length),
+    /// Texts under so many keys of a watermark in mode `exact`, each against plain decoding with it.
+    WatermarkKeys(Rule, Drafts, Length, u64),
+    /// Texts with a watermark in mode `fast`, averaged over all keys, against the law without it.
+    WatermarkFast(Drafts, usize),
     /// How many tokens the first round accepts under rejection: Σ min(p, q), exactly.
     Acceptance,
     /// Coupled texts with any draft and draft length against those without.
@@ -110,6 +115,12 @@ impl Group {
             Self::RoundByRound(rule, drafts, length) => {
                 case(rule, drafts, length, "round by round")
             }
+            Self::WatermarkKeys(rule, drafts, length, keys) => {
+                case(rule, drafts, length, &format!("watermark, {keys} keys"))
+            }
+            Self::WatermarkFast(drafts, gamma) => {
+                case(&Rule::Rejection, drafts, &Length::Fixed(*gamma), "watermark fast, all keys")
+            }
             Self::Acceptance => "rejection/accepted tokens".to_owned(),
             Self::CoupledBits => "coupled/equal bits".to_owned(),
             Self::GreedyBits => "greedy/equal bits".to_owned(),
@@ -131,6 +142,14 @@ impl Group {
             }
             Self::RoundByRound(rule, drafts, length) => {
                 let found = law_check(rule, drafts, length, 2, round_by_round)?;
+                Ok(Check::exact(name, level, Method::Enumeration, found.0, found.1, found.2))
+            }
+            Self::WatermarkKeys(rule, drafts, length, keys) => {
+                let found = watermark_keys(rule, drafts, length, keys)?;
+                Ok(Check::exact(name, level, Method::Enumeration, found.0, found.1, found.2))
+            }
+            Self::WatermarkFast(drafts, gamma) => {
+                let found = watermark_fast(drafts, gamma)?;
                 Ok(Check::exact(name, level, Method::Enumeration, found.0, found.1, found.2))
             }
             Self::Acceptance => {
@@ -177,6 +196,17 @@ pub fn groups(all: bool) -> Vec<Group> {
             }
         }
     }
+    for drafts in [Drafts::Ngram, Drafts::Model] {
+        for length in [Length::Fixed(2), Length::Auto] {
+            let keys = if all { 20 } else { 4 };
+            groups.push(Group::WatermarkKeys(Rule::Rejection, drafts, length, keys));
+            groups.push(Group::WatermarkKeys(Rule::Block, drafts, length, keys));
+        }
+    }
+    groups.extend(
+        [(Drafts::None, 0), (Drafts::Ngram, 2), (Drafts::Model, 1), (Drafts::Model, 2)]
+            .map(|(drafts, gamma)| Group::WatermarkFast(drafts, gamma)),
+    );
     groups.extend([Group::Acceptance, Group::CoupledBits, Group::GreedyBits, Group::FreshKeys]);
     groups
 }
@@ -192,7 +222,7 @@ fn law_check(
     walk: Walker,
 ) -> Result<(f64, u64, String), Error> {
     let (mut worst, mut paths, mut cases) = (0.0f64, 0, 0);
-    for (name, settings) in battery::settings() {
+    for (name, settings, watermark) in battery::contracts() {
         let target = if name == "penalties" { full(3, 9, 3.0) } else { table(1) };
         let scene = Scene {
             name: String::new(),
@@ -200,6 +230,7 @@ fn law_check(
             target,
             rule,
             settings,
+            watermark,
             prompt: vec![Token(0), Token(2)],
             limits: length.limits(extra),
         };
@@ -211,7 +242,61 @@ fn law_check(
             return Ok((1.0, paths, format!("{name}: noise was asked for twice: {key}")));
         }
     }
-    Ok((worst, paths, format!("{cases} settings; {paths} paths, compared as rationals")))
+    Ok((worst, paths, format!("{cases} contracts; {paths} paths, compared as rationals")))
+}
+
+/// Each key by itself. A context is one token of four, so it repeats inside a block, and again after
+/// a rejection.
+fn watermark_keys(
+    rule: Rule,
+    drafts: Drafts,
+    length: Length,
+    keys: u64,
+) -> Result<(f64, u64, String), Error> {
+    let (mut worst, mut paths, mut effect) = (0.0f64, 0, 0.0f64);
+    for key in 0..keys {
+        let target = full(3, 9, 3.0);
+        let scene = Scene {
+            draft: drafts.source(&target),
+            target,
+            rule,
+            watermark: Some(Mark::one_key(key)),
+            limits: length.limits(2),
+            ..battery::plain("", 2)
+        };
+        let found = whole_runs(&scene)?;
+        let expected = scene.target_law()?;
+        worst = worst.max(difference(&found.law, &expected));
+        effect =
+            effect.max(difference(&expected, &Scene { watermark: None, ..scene }.target_law()?));
+        paths += found.paths;
+    }
+    let note = format!("{paths} paths, compared as rationals; the mark moves up to {effect:.2}");
+    // A mark that moves nothing would prove nothing.
+    Ok((if effect > 0.05 { worst } else { 1.0 }, paths, note))
+}
+
+/// The bits of both keys are branched over like any other choice.
+fn watermark_fast(drafts: Drafts, gamma: usize) -> Result<(f64, u64, String), Error> {
+    let scene = Scene {
+        draft: match drafts {
+            Drafts::Model => battery::fast_watermark(gamma).draft,
+            other => other.source(&battery::fast_watermark(gamma).target),
+        },
+        ..battery::fast_watermark(gamma)
+    };
+    let found = whole_runs(&scene)?;
+    let (expected, tolerance) = (scene.target_law()?, scene.tolerance());
+    let worst = match distance(&found.law, &expected) <= tolerance {
+        true => 0.0,
+        false => difference(&found.law, &expected),
+    };
+    let note = format!(
+        "{} paths over tokens, coins and bits; within the {:.1e} of a residual's total of 2^61",
+        found.paths,
+        tolerance.to_f64().unwrap_or(1.0)
+    );
+    Ok((worst, found.paths, note))
 }
 
 /// 0 iff the laws are equal as rationals, else their distance.
@@ -225,7 +310,7 @@ fn difference<T: Ord>(a: &Exact<T>, b: &Exact<T>) -> f64 {
 /// The law of whole texts by walking every path of a whole run: several rounds, one cache.
 fn whole_runs(scene: &Scene) -> Result<Walk<Vec<Token>>, Error> {
     let mut stage = scene.stage(None)?;
-    try_enumerate(|noise| Ok(stage.run(Seed::default(), noise)?.tokens))
+    try_enumerate(|paths| Ok(stage.walk(paths)?.tokens))
 }
 
 /// The law of whole texts by walking every path of one round from every text that a round can
@@ -255,8 +340,8 @@ fn round_by_round(scene: &Scene) -> Result<Walk<Vec<Token>>, Error> {
 /// P(the first round accepts a token) against Σ min(p, q) of the first place.
 fn acceptance() -> Result<(f64, u64), Error> {
     let (mut worst, mut paths) = (0.0f64, 0);
-    for (_, settings) in battery::settings() {
-        let scene = Scene { settings, ..battery::plain("", 2) };
+    for (_, settings, watermark) in battery::contracts() {
+        let scene = Scene { settings, watermark, ..battery::plain("", 2) };
         let mut stage = scene.stage(None)?;
         let walk = try_enumerate::<_, Error>(|noise| {
             let rounds = stage.run_from(&[], 1, Seed::default(), noise)?.rounds;
@@ -288,7 +373,7 @@ fn acceptance() -> Result<(f64, u64), Error> {
 fn equal_bits(rule: Rule, seeds: u64) -> Result<(f64, u64), Error> {
     let (mut different, mut texts) = (0, 0);
     for table_seed in 0..seeds {
-        for (_, mut settings) in battery::settings() {
+        for (_, mut settings, watermark) in battery::contracts() {
             if rule != Rule::Coupled {
                 settings.temperature = 0.0;
             }
@@ -299,6 +384,7 @@ fn equal_bits(rule: Rule, seeds: u64) -> Result<(f64, u64), Error> {
                 draft,
                 rule,
                 settings: settings.clone(),
+                watermark: watermark.clone(),
                 prompt: vec![Token(0)],
                 limits: Limits { max_tokens: 16, eos: vec![Token(3)], draft_len },
             };

@@ -1,6 +1,9 @@
 //! A noise source that branches where production draws: every path of the real code, exactly.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex},
+};
 
 use draftproof_decode::{
     Dist, Token,
@@ -34,21 +37,24 @@ pub fn try_enumerate<T: Ord, E>(
     mut run: impl FnMut(&mut Paths) -> Result<T, E>,
 ) -> Result<Walk<T>, E> {
     let mut paths = Paths::default();
+    let tree = Arc::clone(&paths.0);
+    let tree = || tree.lock().expect("a run that panics ends the walk");
     // Numerators by denominator: most paths share one, and gcds are what costs.
     let mut sums: BTreeMap<T, HashMap<BigUint, BigUint>> = BTreeMap::new();
     let mut count = 0;
     loop {
-        paths.depth = 0;
+        tree().depth = 0;
         let outcome = run(&mut paths)?;
-        let (numerator, denominator) = paths.probability();
+        let (numerator, denominator) = tree().probability();
         *sums.entry(outcome).or_default().entry(denominator).or_default() += numerator;
         count += 1;
-        if !paths.advance() {
+        if !tree().advance() {
             break;
         }
     }
     let law = sums.into_iter().map(|(outcome, parts)| (outcome, sum(parts))).collect();
-    Ok(Walk { law, paths: count, spent_twice: paths.spent_twice })
+    let spent_twice = tree().spent_twice;
+    Ok(Walk { law, paths: count, spent_twice })
 }
 
 /// [`try_enumerate`] for runs that cannot fail.
@@ -115,9 +121,13 @@ pub fn zero() -> BigRational {
     BigRational::new_raw(BigInt::ZERO, BigInt::one())
 }
 
-/// The choices on the current path.
+/// The choices on the current path: a source of noise, and of anything else that is random. Clones
+/// share the path.
+#[derive(Clone, Debug, Default)]
+pub struct Paths(Arc<Mutex<Tree>>);
+
 #[derive(Debug, Default)]
-pub struct Paths {
+struct Tree {
     choices: Vec<Choice>,
     depth: usize,
     spent_twice: Option<RoundKey>,
@@ -142,6 +152,16 @@ impl Choice {
 }
 
 impl Paths {
+    fn choose(
+        &self,
+        key: RoundKey,
+        options: impl FnOnce() -> (Vec<(BigUint, Token)>, BigUint),
+    ) -> Token {
+        self.0.lock().expect("a run that panics ends the walk").choose(key, options)
+    }
+}
+
+impl Tree {
     fn probability(&self) -> (BigUint, BigUint) {
         assert_eq!(self.depth, self.choices.len(), "a run does not depend on its choices alone");
         self.choices.last().map_or_else(|| (BigUint::one(), BigUint::one()), Choice::after)

@@ -54,6 +54,8 @@ pub struct Pair<'a> {
     pub prompt: Vec<Token>,
     /// Tokens that end a text.
     pub eos: Vec<Token>,
+    /// Text of people, for the level `watermark`; without any the target writes it.
+    pub human: Vec<Token>,
     /// The costs that `auto` steers by.
     pub costs: CostModel,
     /// Whether the target promises rows that depend on their prefix only, bit for bit. Only then
@@ -77,7 +79,7 @@ struct Setup<'a> {
 
 /// Acceptance by place, as it is counted and as the laws say.
 #[derive(Debug, Default)]
-struct Places {
+pub(crate) struct Places {
     reached: Vec<u64>,
     accepted: Vec<u64>,
     overlap: Vec<f64>,
@@ -118,10 +120,11 @@ impl Places {
         largest + (sum / each.len() as f64).ln()
     }
 
-    fn check(&self, name: String, expected: u64) -> Check {
+    /// The check that they are accepted as the laws say; of `expected` texts.
+    pub(crate) fn check(&self, name: String, level: Level, expected: u64) -> Check {
         let judged = self.reached.iter().sum();
         let ln_e = self.ln_e(expected as f64);
-        let mut check = Check::martingale(name, Level::Model, ln_e, judged);
+        let mut check = Check::martingale(name, level, ln_e, judged);
         check.note = "accepted against Σ min(p, q), place by place".to_owned();
         check.places = self.points();
         check
@@ -273,7 +276,7 @@ impl Pair<'_> {
         joint.pooled = Some(law.pooled());
         let mut checks = vec![joint];
         if cell.has_acceptance() {
-            checks.push(places.check(name("acceptance by place"), cell.samples));
+            checks.push(places.check(name("acceptance by place"), Level::Model, cell.samples));
         }
         Ok(checks)
     }

@@ -100,7 +100,7 @@ impl Verifier for BlockFault {
     }
 
     fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict {
-        let Block { proposals, target, round } = *block;
+        let Block { proposals, target, round, .. } = *block;
         let gamma = proposals.len();
         let laws: Result<Vec<Dist>, _> = (0..=gamma).map(|i| target.law(i)).collect();
         let laws = match laws {

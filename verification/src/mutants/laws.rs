@@ -9,9 +9,10 @@ use draftproof_decode::{
     sampler::{Prefix, RowError, TopKTies},
     stats::Meter,
     verify::{Block, TargetLaws, Verdict, Verifier},
+    watermark::Watermark,
 };
 
-use crate::scene::Scene;
+use crate::{marks::Mark, scene::Scene};
 
 /// The law that a wrong engine takes for that of place `i`.
 pub(super) type WrongLaw = fn(&View<'_>, usize) -> Result<Dist, RowError>;
@@ -34,6 +35,10 @@ struct Memory {
     committed: Vec<Token>,
     /// The prompt and the last token of each round.
     entered: Vec<Token>,
+    /// The last tokens of all texts that were looked at in rounds before, rejected ones included.
+    visited: Vec<Token>,
+    /// Those of this round.
+    visiting: Vec<Token>,
 }
 
 /// What a wrong law may look at.
@@ -56,12 +61,42 @@ impl View<'_> {
         history: &[Token],
         change: impl FnOnce(&mut Settings),
     ) -> Result<Dist, RowError> {
+        let sampler = self.sampler(change);
+        let sampler = match self.mark() {
+            Some(watermark) => sampler.watermarked(watermark),
+            None => sampler,
+        };
+        let prefix = Prefix { tokens: history, prompt_len: self.memory.prompt_len };
+        sampler.law(prefix, self.scene.target.logits(&self.text(i)))
+    }
+
+    /// The contract under changed settings, without the watermark.
+    fn sampler(&self, change: impl FnOnce(&mut Settings)) -> Sampler {
         let mut settings = self.scene.settings.clone();
         change(&mut settings);
         let vocab = self.scene.target.vocab_size();
-        let sampler = Sampler::new(settings, vocab).expect("settings in range");
-        let prefix = Prefix { tokens: history, prompt_len: self.memory.prompt_len };
-        sampler.law(prefix, self.scene.target.logits(&self.text(i)))
+        Sampler::new(settings, vocab).expect("settings in range")
+    }
+
+    fn mark(&self) -> Option<Watermark> {
+        self.scene.watermark.as_ref().map(Mark::watermark)
+    }
+
+    /// The generated tokens before place `i`.
+    fn generated(&self, i: usize) -> Vec<Token> {
+        self.text(i).split_off(self.memory.prompt_len)
+    }
+
+    /// The law of place `i` under changed settings before the watermark is on it, and the watermark.
+    fn unmarked(
+        &self,
+        i: usize,
+        change: impl FnOnce(&mut Settings),
+    ) -> Result<(Dist, Watermark), RowError> {
+        let text = self.text(i);
+        let prefix = Prefix { tokens: &text, prompt_len: self.memory.prompt_len };
+        let law = self.sampler(change).law(prefix, self.scene.target.logits(&text))?;
+        Ok((law, self.mark().expect("the scene has a watermark")))
     }
 
     fn under(&self, i: usize, change: impl FnOnce(&mut Settings)) -> Result<Dist, RowError> {
@@ -97,13 +132,19 @@ impl Drafter for Noting<'_> {
         let Prefix { tokens, prompt_len } = requests[0].prefix;
         let mut memory = self.memory.borrow_mut();
         if memory.committed.is_empty() {
-            *memory = Memory { prompt_len, entered: tokens.to_vec(), committed: Vec::new() };
+            *memory = Memory { prompt_len, entered: tokens.to_vec(), ..Memory::default() };
         } else {
             memory.entered.extend(tokens.last());
         }
         memory.committed = tokens.to_vec();
-        drop(memory);
-        self.drafter.propose(requests, sampler, noise, meter)
+        let drafts = self.drafter.propose(requests, sampler, noise, meter)?;
+        let before = std::mem::take(&mut memory.visiting);
+        memory.visited.extend(before);
+        // The watermark's context of the first place is token 0.
+        let last = tokens[prompt_len..].last().copied().unwrap_or(Token(0));
+        let drafted = drafts[0].proposals.iter().map(Proposal::token);
+        memory.visiting = std::iter::once(last).chain(drafted).collect();
+        Ok(drafts)
     }
 
     fn close(&mut self, session: SessionId) {
@@ -201,4 +242,44 @@ pub(super) const WITHOUT_CROSSING: LawFault = LawFault(|view, i| {
     kept.sort();
     let (ids, weights) = kept.into_iter().map(|(token, weight)| (token.0, weight)).unzip();
     Ok(Dist::sparse(p.vocab(), ids, weights).expect("at least one token"))
+});
+
+/// The watermark on the law before the filters.
+pub(super) const MARKED_BEFORE_FILTERS: LawFault = LawFault(|view, i| {
+    let (law, watermark) = view.unmarked(i, |settings| settings.top_k = 0)?;
+    let marked = watermark.mark(&view.generated(i), law);
+    let mut kept: Vec<(Token, u64)> = marked.support().collect();
+    kept.sort_by_key(|&(token, weight)| (std::cmp::Reverse(weight), token));
+    kept.truncate(view.scene.settings.top_k);
+    kept.sort();
+    let (ids, weights) = kept.into_iter().map(|(token, weight)| (token.0, weight)).unzip();
+    Ok(Dist::sparse(marked.vocab(), ids, weights).expect("at least one token"))
+});
+/// The context of every place of a block is that of its first.
+pub(super) const CONTEXT_WITHOUT_DRAFTED: LawFault = LawFault(|view, i| {
+    let (law, watermark) = view.unmarked(i, |_| ())?;
+    Ok(watermark.mark(&view.generated(0), law))
+});
+/// Contexts of rejected tokens stay in the history.
+pub(super) const HISTORY_NOT_ROLLED_BACK: LawFault = LawFault(|view, i| {
+    let (law, watermark) = view.unmarked(i, |_| ())?;
+    let generated = view.generated(i);
+    let last = generated.last().copied().unwrap_or(Token(0));
+    match view.memory.visited.contains(&last) {
+        true => Ok(law),
+        false => Ok(watermark.mark(&generated, law)),
+    }
+});
+/// A context counts as repeated only if it was there before the block.
+pub(super) const MASK_BLIND_TO_BLOCK: LawFault = LawFault(|view, i| {
+    let (law, watermark) = view.unmarked(i, |_| ())?;
+    let (generated, before) = (view.generated(i), view.generated(0).len());
+    let last = generated.last().copied().unwrap_or(Token(0));
+    let context = |place: usize| place.checked_sub(1).map_or(Token(0), |at| generated[at]);
+    match (0..before.min(generated.len())).any(|place| context(place) == last) {
+        true => Ok(law),
+        // A text of this token alone has its context, and nothing before it but the start's.
+        false if last == Token(0) => Ok(watermark.mark(&[], law)),
+        false => Ok(watermark.mark(&[last], law)),
+    }
 });

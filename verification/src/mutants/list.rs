@@ -2,6 +2,8 @@
 
 use draftproof_decode::Settings;
 
+use crate::marks::{Lot, Mark};
+
 use super::{
     Mutant, Plug,
     blocks::BlockFault,
@@ -136,6 +138,40 @@ pub const MUTANTS: &[Mutant] = &[
         "vllm-ascend, old rule",
         "block/model",
         block!(Cumulative),
+    ),
+    // The watermark.
+    mutant(
+        "watermark before the filters",
+        "transformers #34630",
+        "rejection/model/watermark",
+        Plug::Laws(laws::MARKED_BEFORE_FILTERS),
+    ),
+    mutant(
+        "watermark: context without drafted tokens",
+        "stateful processors, one call a round",
+        "rejection/model/watermark",
+        Plug::Laws(laws::CONTEXT_WITHOUT_DRAFTED),
+    ),
+    mutant(
+        "watermark: history not rolled back",
+        "stateful processors, vllm #56807",
+        "rejection/model/watermark",
+        Plug::Laws(laws::HISTORY_NOT_ROLLED_BACK),
+    ),
+    mutant(
+        "watermark: mask blind to the current block",
+        "vllm #56807",
+        "rejection/model/watermark",
+        Plug::Laws(laws::MASK_BLIND_TO_BLOCK),
+    ),
+    mutant(
+        "watermark fast: one key for draft and residual",
+        "the paper's rule needs independent keys",
+        "rejection/watermark fast",
+        Plug::Watermark(|mark| match mark {
+            Mark::AnyKey(keys) => keys.watermark(Lot::Draft),
+            Mark::OneKey(watermark) => watermark.clone(),
+        }),
     ),
     // Drafters.
     mutant(

@@ -24,9 +24,13 @@ mod trial;
 
 use draftproof_decode::{
     LanguageModel, Settings, TableModel, draft::Drafter, noise::Noise, verify::Verifier,
+    watermark::Watermark,
 };
 
-use crate::scene::{Rule, Scene};
+use crate::{
+    marks::Mark,
+    scene::{Rule, Scene},
+};
 pub use laws::LawFault;
 pub use list::{HARMLESS, MUTANTS};
 pub use trial::{MutantResult, Trial, try_mutant};
@@ -44,6 +48,8 @@ pub enum Plug {
     Target(fn(TableModel) -> Box<dyn LanguageModel>),
     /// The settings that reach the contract.
     Sampler(fn(&Scene) -> Settings),
+    /// The watermark.
+    Watermark(fn(&Mark) -> Watermark),
     /// The target's laws on their way to the rule.
     Laws(LawFault),
     /// The end of the text: EOS ends it only as the last token of a round.
@@ -60,6 +66,7 @@ impl Plug {
             Self::Noise(_) => "noise",
             Self::Target(_) => "target model",
             Self::Sampler(_) => "sampler",
+            Self::Watermark(_) => "watermark",
             Self::Laws(_) => "target laws",
             Self::EosInsideIgnored => "end of text",
         }

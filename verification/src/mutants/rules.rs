@@ -44,7 +44,7 @@ impl Verifier for WrongRule {
     }
 
     fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict {
-        let Block { proposals, target, round } = *block;
+        let Block { proposals, target, round, .. } = *block;
         let gamma = proposals.len();
         let mut laws = Vec::new();
         // Given that one coin was below all chances so far, it is uniform below the least of them.

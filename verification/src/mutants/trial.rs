@@ -6,6 +6,7 @@ use draftproof_decode::{
     Token,
     noise::{ChaCha, Seed},
 };
+use num_rational::BigRational;
 use num_traits::ToPrimitive;
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +86,7 @@ pub fn try_mutant(mutant: &Mutant, trial: &Trial) -> Result<MutantResult, Error>
     let df = cells.probabilities().len() - 1;
     let mut stage = scene.stage(Some(mutant.plug))?;
     let known = match mutant.enumerable {
-        true => walked(&mut stage, &target, &cells)?,
+        true => walked(&mut stage, &target, &scene.tolerance(), &cells)?,
         false => piloted(&mut stage, &cells, trial)?,
     };
     // Suits rejections between a thousand and a hundred thousand texts.
@@ -136,9 +137,10 @@ struct Known {
 fn walked(
     stage: &mut Stage<'_>,
     target: &Exact<Vec<Token>>,
+    tolerance: &BigRational,
     cells: &Cells<Vec<Token>>,
 ) -> Result<Known, Error> {
-    let walk = try_enumerate(|noise| Ok::<_, Error>(stage.run(Seed::default(), noise)?.tokens))?;
+    let walk = try_enumerate(|paths| Ok::<_, Error>(stage.walk(paths)?.tokens))?;
     let p = cells.probabilities();
     let (mut alternative, mut impossible) = (vec![0.0; p.len()], 0.0);
     for (text, probability) in floats(&walk.law) {
@@ -149,8 +151,11 @@ fn walked(
     }
     // Exact equality decides; the distance is for people. A walk in which a key was spent twice is
     // of no law at all, and catches nothing.
-    let found = distance(&walk.law, target).to_f64().unwrap_or(0.0);
-    let tv = if walk.law == *target { 0.0 } else { found.max(f64::MIN_POSITIVE) };
+    let found = distance(&walk.law, target);
+    let tv = match found <= *tolerance {
+        true => 0.0,
+        false => found.to_f64().unwrap_or(0.0).max(f64::MIN_POSITIVE),
+    };
     Ok(Known {
         tv: walk.spent_twice.is_none().then_some(tv),
         paths: Some(walk.paths),

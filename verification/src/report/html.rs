@@ -8,7 +8,7 @@ use super::{
     svg::{Plot, Scale},
     table::{number, sharpest, summary},
 };
-use crate::plan::Level;
+use crate::{plan::Level, watermark::Figure};
 
 const STYLE: &str = "
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--back:#fff;--panel:#f6f8fa;--good:#1a7f37;--bad:#cf222e;--a:#0969da;--b:#bf8700}
@@ -24,6 +24,8 @@ figcaption{font-size:.85rem;color:var(--soft)}
 svg{width:100%;height:auto;font:11px system-ui,sans-serif;fill:var(--ink)}
 .grid{stroke:var(--line);stroke-width:.6}.ideal{stroke:var(--soft);stroke-dasharray:4 3}
 .bar{stroke:var(--a);stroke-width:1}.dot{fill:var(--a)}.other{fill:var(--b)}.wrong{fill:var(--bad)}
+.c0{stroke:var(--a);fill:var(--a);color:var(--a)}.c1{stroke:var(--b);fill:var(--b);color:var(--b)}.c2{stroke:var(--good);fill:var(--good);color:var(--good)}.c3{stroke:var(--bad);fill:var(--bad);color:var(--bad)}
+figcaption b{display:block}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.85rem}
 th,td{text-align:right;padding:.25rem .5rem;border-bottom:1px solid var(--line);white-space:nowrap}
@@ -49,7 +51,11 @@ pub(super) fn write(report: &Report) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>draftproof verify: {verdict}</title>\n<style>{STYLE}</style>\n</head>\n<body>"
     ));
-    add("<h1>Does this engine's text follow the target's law?</h1>".to_owned());
+    let question = match report.subject.level {
+        Level::Watermark => "Is marked text told from other text, and what does the mark cost?",
+        _ => "Does this engine's text follow the target's law?",
+    };
+    add(format!("<h1>{question}</h1>"));
     let subject = &report.subject;
     add(format!(
         "<p class=\"soft\">draftproof {}, level {}, seed {}, shard {}{}</p>",
@@ -64,9 +70,14 @@ pub(super) fn write(report: &Report) -> String {
         summary(report).iter().map(|line| format!("<p>{}</p>", escape(line))).collect();
     add(format!("<div class=\"{class}\">{}</div>", lines.join("\n")));
     failures(report).into_iter().for_each(&mut add);
-    add("<h2>In four pictures</h2>\n<div class=\"plots\">".to_owned());
+    add("<h2>In pictures</h2>\n<div class=\"plots\">".to_owned());
     plots(report).into_iter().for_each(&mut add);
     add("</div>".to_owned());
+    if !report.figures.is_empty() {
+        add("<h2>The watermark</h2>\n<div class=\"plots\">".to_owned());
+        report.figures.iter().map(curves).for_each(&mut add);
+        add("</div>".to_owned());
+    }
     add("<h2>Checks</h2>".to_owned());
     checks(report).into_iter().for_each(&mut add);
     if !report.mutants.is_empty() {
@@ -101,6 +112,33 @@ fn failures(report: &Report) -> Vec<String> {
 
 fn figure(plot: Plot, caption: &str) -> String {
     format!("<figure>{}<figcaption>{}</figcaption></figure>", plot.finish(), escape(caption))
+}
+
+/// The curves of a study, with their names in their colours.
+fn curves(figure: &Figure) -> String {
+    let points = || figure.lines.iter().flat_map(|line| &line.points);
+    let range = |of: fn(&(f64, f64)) -> f64| {
+        let low = points().map(of).fold(f64::INFINITY, f64::min);
+        (low, points().map(of).fold(f64::NEG_INFINITY, f64::max))
+    };
+    let (x, (_, top)) = (range(|point| point.0), range(|point| point.1));
+    let span = if x.1 > x.0 { Scale::Linear(x.0, x.1) } else { Scale::Linear(0.0, 1.0) };
+    // Shares from 0 to 1, unless all of them are small.
+    let high = if top > 0.2 { 1.0 } else { (top * 1.25).max(0.01) };
+    let mut plot =
+        Plot::new(&figure.title, (&figure.x, span), (&figure.y, Scale::Linear(0.0, high)));
+    let mut legend = String::new();
+    for (i, line) in figure.lines.iter().enumerate() {
+        let class = format!("c{}", i % 4);
+        plot.curve(&line.points, &class, &line.name);
+        let _ = write!(legend, "<span class=\"{class}\">● {}</span> ", escape(&line.name));
+    }
+    format!(
+        "<figure>{}<figcaption><b>{}</b>{legend}<br>{}</figcaption></figure>",
+        plot.finish(),
+        escape(&figure.title),
+        escape(&figure.caption)
+    )
 }
 
 /// The check whose cells are shown: the one whose probabilities differ most, of those with enough
@@ -317,6 +355,10 @@ fn method() -> String {
         (
             Level::Model,
             "texts drawn by the real loop from the pair, against the law walked through the target's prefix tree",
+        ),
+        (
+            Level::Watermark,
+            "the detector on text of the pair with the mark and without, and on text of people; p-values against the uniform law, pairs of texts against fair coins",
         ),
     ];
     let levels: Vec<String> = levels

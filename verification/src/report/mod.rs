@@ -18,6 +18,7 @@ use crate::{
     mutants::MutantResult,
     plan::{Level, Shard},
     power::{detectable_tv, gate_detectable_tv},
+    watermark::Figure,
 };
 
 /// The probability that a right engine fails *any* check of a run.
@@ -258,6 +259,9 @@ pub struct Report {
     pub checks: Vec<Check>,
     /// The mutants.
     pub mutants: Vec<MutantResult>,
+    /// What the level `watermark` measured, as curves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub figures: Vec<Figure>,
 }
 
 impl Report {
@@ -271,6 +275,7 @@ impl Report {
         // One order, however the work was cut, so that equal p-values get equal limits.
         self.checks.sort_by(|a, b| (a.level, &a.name).cmp(&(b.level, &b.name)));
         self.mutants.sort_by(|a, b| a.name.cmp(&b.name));
+        self.figures.sort_by(|a, b| a.title.cmp(&b.title));
         let tests = self.checks.iter().filter(|check| check.gate_p_value.is_some()).count();
         self.family = self.family.max(tests);
         let p_values: Vec<f64> =
@@ -318,6 +323,7 @@ impl Report {
             shards.push(report.subject.shard);
             whole.checks.extend(report.checks);
             whole.mutants.extend(report.mutants);
+            whole.figures.extend(report.figures);
         }
         let count = whole.subject.shard.count;
         let mut indices: Vec<usize> = shards.iter().map(|shard| shard.index).collect();

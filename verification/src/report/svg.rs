@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::junit::escape;
+use super::{junit::escape, table::number};
 
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 320.0;
@@ -95,6 +95,19 @@ impl Plot {
         self.add(format_args!(
             "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
         ));
+    }
+
+    /// Points joined by lines, each with a tip.
+    pub(super) fn curve(&mut self, points: &[(f64, f64)], class: &str, name: &str) {
+        for pair in points.windows(2) {
+            self.line(pair[0], pair[1], class);
+        }
+        // So many points are a curve already.
+        if points.len() <= 40 {
+            for &(x, y) in points {
+                self.point(x, y, class, &format!("{name}: {}, {}", number(x), number(y)));
+            }
+        }
     }
 
     pub(super) fn finish(self) -> String {

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{Check, DELTA, POWER, Report};
+use crate::{plan::Level, watermark::Figure};
 
 /// A number as people write it: `0.0123`, or `1.2e-7` where that is shorter.
 pub(super) fn number(value: f64) -> String {
@@ -29,7 +30,7 @@ pub(super) fn sharpest(report: &Report) -> Option<&Check> {
             .filter(|check| check.detectable_tv.is_some())
             .min_by(|a, b| key(a).total_cmp(&key(b)))
     };
-    of(crate::plan::Level::Model).or_else(|| of(crate::plan::Level::Toy))
+    of(Level::Model).or_else(|| of(Level::Toy))
 }
 
 pub(super) fn summary(report: &Report) -> Vec<String> {
@@ -50,6 +51,11 @@ pub(super) fn summary(report: &Report) -> Vec<String> {
         ),
     });
     lines.push(match report.subject.audited {
+        _ if report.subject.level == Level::Watermark => {
+            "Claimed: the detector's p-values hold for text made without the key, and mode exact \
+                  scores the same with a draft as without. How much is found is measured, not claimed."
+                .to_owned()
+        }
         true => "Claimed: the samples follow the law that the target's logits and these settings \
                  make. If they do not: other logits, another order of filters and a fault of the \
                  engine look alike."
@@ -154,7 +160,35 @@ pub(super) fn write(report: &Report, width: usize) -> String {
             mutant.caught_by.as_deref().unwrap_or("nothing"),
         ));
     }
+    for figure in &report.figures {
+        line(String::new());
+        rows(figure, width).into_iter().for_each(&mut line);
+    }
     line(String::new());
     summary(report).into_iter().for_each(&mut line);
     out
+}
+
+/// A figure as numbers: a column for each x, unless there are too many.
+fn rows(figure: &Figure, width: usize) -> Vec<String> {
+    const NAME: usize = 26;
+    let mut rows = vec![format!("{}: {}, by {}", figure.title, figure.y, figure.x)];
+    let most = figure.lines.iter().map(|line| line.points.len()).max().unwrap_or(0);
+    if NAME + 8 * most > width {
+        rows.push(format!("  {:NAME$}{most} points, in the report", ""));
+        return rows;
+    }
+    let cells = |of: &dyn Fn(&(f64, f64)) -> f64, points: &[(f64, f64)]| -> String {
+        points.iter().map(|point| format!("{:>8}", number(of(point)))).collect()
+    };
+    let mut shown = Vec::new();
+    for curve in &figure.lines {
+        let xs = cells(&|point| point.0, &curve.points);
+        if shown != [xs.clone()] {
+            rows.push(format!("  {:NAME$}{xs}", ""));
+            shown = vec![xs];
+        }
+        rows.push(format!("  {:NAME$}{}", curve.name, cells(&|point| point.1, &curve.points)));
+    }
+    rows
 }

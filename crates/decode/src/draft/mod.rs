@@ -20,6 +20,7 @@ use crate::{
     noise::{Lane, Noise, RoundNoise},
     sampler::{Prefix, RowError, Sampler},
     stats::Meter,
+    watermark::Watermark,
 };
 use length::Pace;
 
@@ -28,13 +29,31 @@ use length::Pace;
 pub struct Proposal {
     token: Token,
     q: Dist,
+    /// The law of the draw itself, where that is q only averaged over watermark keys.
+    marked: Option<Dist>,
 }
 
 impl Proposal {
     /// Draws a token from `q` with the draft noise of `offset` in the round.
     pub fn draw(q: Dist, round: RoundNoise, offset: usize, noise: &mut dyn Noise) -> Self {
         let token = noise.draw(round.key(offset, Lane::Draft), &q);
-        Self { token, q }
+        Self { token, q, marked: None }
+    }
+
+    /// Draws a token from the watermark's tournament over `q` (mode `fast`), which is q averaged over
+    /// keys: what [`FastWatermark`](crate::verify::FastWatermark) judges. `generated` are the tokens
+    /// before it, drafted ones included.
+    pub fn draw_marked(
+        q: Dist,
+        watermark: &Watermark,
+        generated: &[Token],
+        round: RoundNoise,
+        offset: usize,
+        noise: &mut dyn Noise,
+    ) -> Self {
+        let marked = watermark.mark(generated, q.clone());
+        let token = noise.draw(round.key(offset, Lane::Draft), &marked);
+        Self { token, q, marked: Some(marked) }
     }
 
     /// Proposes a token that was not drawn (found in the prompt, say): all of q's mass is on it.
@@ -44,7 +63,7 @@ impl Proposal {
     /// # Errors
     /// If the token is outside the vocabulary.
     pub fn certain(vocab: usize, token: Token) -> Result<Self, DistError> {
-        Ok(Self { token, q: Dist::one_hot(vocab, token)? })
+        Ok(Self { token, q: Dist::one_hot(vocab, token)?, marked: None })
     }
 
     /// The token.
@@ -53,15 +72,21 @@ impl Proposal {
         self.token
     }
 
-    /// The law it was drawn from.
+    /// The law it was drawn from; under a watermark of mode `fast`, averaged over keys.
     #[must_use]
     pub fn q(&self) -> &Dist {
         &self.q
     }
 
+    /// The law of the draw itself: [`q`](Self::q), or the tournament over it.
+    #[must_use]
+    pub fn drawn_from(&self) -> &Dist {
+        self.marked.as_ref().unwrap_or(&self.q)
+    }
+
     /// A proposal that lies about its law: see [`mutation`](crate::mutation).
     pub(crate) fn forged(token: Token, q: Dist) -> Self {
-        Self { token, q }
+        Self { token, q, marked: None }
     }
 }
 

@@ -187,7 +187,12 @@ fn draw(
     }
     let offset = run.draft.proposals.len();
     let proposal = match choice {
-        Choice::Draw => Proposal::draw(q, round, offset, noise),
+        Choice::Draw => match sampler.fast_watermark() {
+            None => Proposal::draw(q, round, offset, noise),
+            Some(watermark) => {
+                Proposal::draw_marked(q, watermark, prefix.output(), round, offset, noise)
+            }
+        },
         Choice::Race => {
             let winner = noise.winner(round.position(offset), &q);
             Proposal::certain(sampler.vocab(), winner).expect("a token of q is in the vocabulary")

@@ -16,8 +16,8 @@
 //! | min-p | [`min_p`] | tokens at least `min_p` times as likely as the likeliest |
 //!
 //! Each step works on what the one before left, in the order of the table or any other [`Order`]; a
-//! step that is off is not taken. What transforms the finished law (a watermark) is no step of the
-//! order: it comes after all of them. A row without a finite logit, or with NaN or +∞, is
+//! step that is off is not taken. What transforms the finished law, a [`watermark`](crate::watermark),
+//! is no step of the order: it comes after all of them. A row without a finite logit, or with NaN or +∞, is
 //! an error that names the token; it is never a silent token 0.
 
 pub mod bans;
@@ -34,7 +34,10 @@ pub mod typical;
 
 use std::fmt;
 
-use crate::{Dist, Token};
+use crate::{
+    Dist, Token,
+    watermark::{Mode, Watermark},
+};
 use candidates::Candidates;
 
 pub use order::{Order, OrderError, Step};
@@ -98,6 +101,7 @@ pub struct Sampler {
     vocab: usize,
     /// The steps that do anything, in order.
     steps: Vec<Step>,
+    watermark: Option<Watermark>,
 }
 
 impl Sampler {
@@ -108,7 +112,31 @@ impl Sampler {
     pub fn new(settings: Settings, vocab: usize) -> Result<Self, SettingError> {
         settings.check(vocab)?;
         let steps = settings.steps();
-        Ok(Self { settings, vocab, steps })
+        Ok(Self { settings, vocab, steps, watermark: None })
+    }
+
+    /// The same contract with a watermark on its laws.
+    ///
+    /// In mode `exact` every law this sampler gives, the target's and the draft's, is marked. In mode
+    /// `fast` none is: there the draws are marked, by [`Proposal::draw_marked`] and [`FastWatermark`].
+    ///
+    /// [`Proposal::draw_marked`]: crate::draft::Proposal::draw_marked
+    /// [`FastWatermark`]: crate::verify::FastWatermark
+    #[must_use]
+    pub fn watermarked(self, watermark: Watermark) -> Self {
+        Self { watermark: Some(watermark), ..self }
+    }
+
+    /// The watermark, if there is one.
+    #[must_use]
+    pub fn watermark(&self) -> Option<&Watermark> {
+        self.watermark.as_ref()
+    }
+
+    /// The watermark, if draws carry it and laws do not.
+    #[must_use]
+    pub fn fast_watermark(&self) -> Option<&Watermark> {
+        self.watermark().filter(|watermark| watermark.mode() == Mode::Fast)
     }
 
     /// The number of ids of every law this sampler gives.
@@ -147,7 +175,11 @@ impl Sampler {
                 Step::MinP => min_p::apply(&mut candidates, settings.min_p),
             }
         }
-        Ok(candidates.into_dist())
+        let law = candidates.into_dist();
+        Ok(match self.watermark().filter(|watermark| watermark.mode() == Mode::Exact) {
+            None => law,
+            Some(watermark) => watermark.mark(prefix.output(), law),
+        })
     }
 }
 

@@ -35,7 +35,7 @@ impl Verifier for BlockRule {
     }
 
     fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict {
-        let Block { proposals, target, round } = *block;
+        let Block { proposals, target, round, .. } = *block;
         let (mut laws, mut steps) = (Vec::new(), Vec::new());
         let mut alpha = ONE;
         // A row without a law ends the block before it; it decides something only if τ gets there.

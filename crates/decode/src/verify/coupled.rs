@@ -19,7 +19,7 @@ impl Verifier for Coupled {
     }
 
     fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict {
-        let Block { proposals, target, round } = *block;
+        let Block { proposals, target, round, .. } = *block;
         let mut laws = Vec::with_capacity(proposals.len() + 1);
         loop {
             let i = laws.len();

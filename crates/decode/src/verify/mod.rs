@@ -6,6 +6,7 @@
 
 pub mod block;
 pub mod coupled;
+pub mod fast_watermark;
 pub mod rejection;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use crate::{
 
 pub use block::BlockRule;
 pub use coupled::Coupled;
+pub use fast_watermark::FastWatermark;
 pub use rejection::Rejection;
 
 /// The target's laws along a drafted block.
@@ -40,6 +42,8 @@ pub struct Block<'a> {
     pub target: &'a dyn TargetLaws,
     /// The noise of the round.
     pub round: RoundNoise,
+    /// The generated tokens before the block.
+    pub generated: &'a [Token],
 }
 
 /// Where an emitted token came from.
@@ -93,6 +97,11 @@ impl Next {
 pub trait Verifier: fmt::Debug {
     /// Its name on the command line.
     fn name(&self) -> &'static str;
+
+    /// Whether its draws carry the watermark, which then is on no law (mode `fast`).
+    fn marks_draws(&self) -> bool {
+        false
+    }
 
     /// Judges a block.
     fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict;

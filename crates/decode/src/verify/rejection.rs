@@ -22,7 +22,7 @@ impl Verifier for Rejection {
     }
 
     fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict {
-        let Block { proposals, target, round } = *block;
+        let Block { proposals, target, round, .. } = *block;
         let mut laws = Vec::with_capacity(proposals.len() + 1);
         for (i, proposal) in proposals.iter().enumerate() {
             let (x, q) = (proposal.token(), proposal.q());

@@ -60,7 +60,7 @@ impl Verifier for PaperBlock {
     }
 
     fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict {
-        let Block { proposals, target, round } = *block;
+        let Block { proposals, target, round, .. } = *block;
         let gamma = proposals.len();
         let laws: Vec<Dist> =
             (0..=gamma).map(|i| target.law(i)).collect::<Result<_, _>>().expect("usable rows");

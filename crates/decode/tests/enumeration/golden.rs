@@ -92,7 +92,7 @@ fn block_law(case: &Case, verifier: &dyn Verifier) -> Exact<(Vec<Token>, usize)>
             proposals.push(proposal);
         }
         let target = Along { table: &p, drafted };
-        let block = Block { proposals: &proposals, target: &target, round };
+        let block = Block { proposals: &proposals, target: &target, round, generated: &[] };
         let verdict = verifier.verify(&block, noise);
         let mut emitted = target.drafted[..verdict.accepted].to_vec();
         emitted.push(verdict.next.expect("table laws").token);
@@ -196,7 +196,7 @@ fn mean_accepted(p: &[u64], q: &[u64], gamma: usize, verifier: &dyn Verifier) ->
         let noise: &mut dyn Noise = noise;
         let draw = |offset| Proposal::draw(q.clone(), round, offset, noise);
         let proposals: Vec<Proposal> = (0..gamma).map(draw).collect();
-        let block = Block { proposals: &proposals, target: &target, round };
+        let block = Block { proposals: &proposals, target: &target, round, generated: &[] };
         verifier.verify(&block, noise).accepted
     });
     let times = |(count, share): (&usize, &BigRational)| share * BigInt::from(*count);

@@ -34,7 +34,7 @@ impl Verifier for Rule {
     }
 
     fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict {
-        let Block { proposals, target, round } = *block;
+        let Block { proposals, target, round, .. } = *block;
         let mut laws = Vec::new();
         for (i, proposal) in proposals.iter().enumerate() {
             let (x, q) = (proposal.token(), proposal.q());

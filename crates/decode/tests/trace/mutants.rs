@@ -111,7 +111,7 @@ impl Verifier for Rule {
     }
 
     fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict {
-        let Block { proposals, target, round } = *block;
+        let Block { proposals, target, round, .. } = *block;
         let mut laws = Vec::new();
         for (i, proposal) in proposals.iter().enumerate() {
             let (x, q) = (proposal.token(), proposal.q());
@@ -152,7 +152,7 @@ fn trace_of(verifier: &dyn Verifier, number: u64, full: bool) -> Vec<String> {
         let draw = |offset| Proposal::draw(q.clone(), round, offset, &mut ChaCha);
         let draft = Draft { proposals: (0..3).map(draw).collect(), ..Draft::default() };
         let target = Fixed(p.clone());
-        let block = Block { proposals: &draft.proposals, target: &target, round };
+        let block = Block { proposals: &draft.proposals, target: &target, round, generated: &[] };
         let verdict = verifier.verify(&block, &mut ChaCha);
         let kept = verdict.accepted + 1;
         tape.record(&JudgedRound {

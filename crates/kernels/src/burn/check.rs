@@ -15,6 +15,7 @@ use crate::{
     linear::linear,
     norm::{RmsForm, layer_norm, rms_norm},
     rope::{RopeLayout, rope},
+    softcap::softcap,
     weight::Weight,
 };
 
@@ -205,6 +206,12 @@ fn check_values(device: &Device) -> Result<(), DeviceFault> {
         let [gate, up] = [&gate, &up].map(|values| tensor(values, [count], device));
         let found = super::glu(gate, up, activation);
         near("glu", &host("glu", found)?, &expected)?;
+    }
+    for cap in [1.5, 30.0] {
+        let mut expected = gate.clone();
+        softcap(&mut expected, cap);
+        let found = super::softcap(tensor(&gate, [count], device), cap);
+        near("softcap", &host("softcap", found)?, &expected)?;
     }
 
     let (rows, heads, dim, half) = (3, 2, 11, 4);

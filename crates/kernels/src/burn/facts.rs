@@ -25,6 +25,13 @@ pub fn memory(device: &Device) -> Option<(u64, u64)> {
     None
 }
 
+/// Whether kernels on the device read [blocks](crate::quant) as they lie; elsewhere they must be
+/// expanded when they are loaded.
+#[must_use]
+pub fn reads_blocks(device: &Device) -> bool {
+    super::row_invariant(device) && !reads_words(device)
+}
+
 /// Whether kernels on the device read bf16 by words of two, so that rows must be whole words.
 pub(super) fn reads_words(device: &Device) -> bool {
     #[cfg(feature = "cube")]

@@ -10,15 +10,17 @@ use ::burn::{
     tensor::{Bytes, DType, Element, Shape, bf16},
 };
 
-use super::{Bias, General, Kernels, RowInvariantOps, kernels};
+use super::{Bias, General, Kernels, MatrixOf, RowInvariantOps, kernels};
 use crate::{
     attention::{self, AttentionRule, AttentionSpan},
     embedding::embedding,
     glu::{Activation, glu},
     linear::{Projection, gated, linear, linears},
     norm::{RmsForm, add_rms_norm, layer_norm, rms_norm},
+    quant::{Blocks, dequantise},
     rope::{RopeLayout, rope},
     scratch,
+    softcap::softcap,
     weight::Weight,
 };
 
@@ -44,10 +46,42 @@ fn floats(tensor: &FlexTensor) -> &[f32] {
     view(tensor)
 }
 
-fn weight(tensor: &FlexTensor) -> Weight<'_> {
-    match tensor.dtype() {
-        DType::BF16 => Weight::Bf16(view::<bf16>(tensor)),
-        _ => Weight::F32(floats(tensor)),
+fn weight(matrix: &MatrixOf<Flex>) -> Weight<'_> {
+    match matrix {
+        MatrixOf::Float(tensor) if tensor.dtype() == DType::BF16 => {
+            Weight::Bf16(view::<bf16>(tensor))
+        }
+        MatrixOf::Float(tensor) => Weight::F32(floats(tensor)),
+        MatrixOf::Blocks(tensor, format) => {
+            Weight::Blocks(Blocks::new(*format, view::<u8>(tensor)))
+        }
+    }
+}
+
+/// The matrix in one piece.
+fn whole_matrix(matrix: MatrixOf<Flex>) -> MatrixOf<Flex> {
+    let whole = |tensor: FlexTensor| match tensor.is_contiguous() {
+        true => tensor,
+        false => tensor.to_contiguous(),
+    };
+    match matrix {
+        MatrixOf::Float(tensor) => MatrixOf::Float(whole(tensor)),
+        MatrixOf::Blocks(tensor, format) => MatrixOf::Blocks(whole(tensor), format),
+    }
+}
+
+/// For general kernels, which read floats only: blocks are expanded for the call.
+fn wide(matrix: MatrixOf<Flex>) -> FlexTensor {
+    match whole_matrix(matrix) {
+        MatrixOf::Float(tensor) => tensor,
+        MatrixOf::Blocks(tensor, format) => {
+            let blocks = Blocks::new(format, view::<u8>(&tensor));
+            let mut values = vec![0.0; blocks.len()];
+            dequantise(blocks, &mut values);
+            let [outputs, _] = dims(&tensor);
+            let inputs = values.len().checked_div(outputs).unwrap_or(0);
+            self::tensor(values, [outputs, inputs])
+        }
     }
 }
 
@@ -77,25 +111,22 @@ fn is_general() -> bool {
 }
 
 struct Map {
-    weight: FlexTensor,
+    weight: MatrixOf<Flex>,
     bias: Option<FlexTensor>,
 }
 
 impl Map {
-    fn new(weight: FlexTensor, bias: Bias<Flex>) -> Self {
-        let whole = |tensor: FlexTensor| match tensor.is_contiguous() {
-            true => tensor,
-            false => tensor.to_contiguous(),
-        };
+    fn new(weight: MatrixOf<Flex>, bias: Bias<Flex>) -> Self {
         let bias = match bias {
             Bias::None => None,
-            Bias::Some(bias) => Some(whole(bias)),
+            Bias::Some(bias) => Some(whole(&bias).into_owned()),
         };
-        Self { weight: whole(weight), bias }
+        Self { weight: whole_matrix(weight), bias }
     }
 
     fn outputs(&self) -> usize {
-        let [outputs, _] = dims(&self.weight);
+        let (MatrixOf::Float(tensor) | MatrixOf::Blocks(tensor, _)) = &self.weight;
+        let [outputs, _] = dims(tensor);
         outputs
     }
 
@@ -142,9 +173,9 @@ impl RowInvariantOps for Flex {
         !is_general()
     }
 
-    fn row_linear(x: FlexTensor, weight: FlexTensor, bias: Bias<Self>) -> FlexTensor {
+    fn row_linear(x: FlexTensor, weight: MatrixOf<Self>, bias: Bias<Self>) -> FlexTensor {
         if is_general() {
-            return General::<Self>::linear(x, weight, bias);
+            return General::<Self>::linear(x, wide(weight), bias);
         }
         let [y] = run_maps(&x, [Map::new(weight, bias)]);
         y
@@ -152,15 +183,16 @@ impl RowInvariantOps for Flex {
 
     fn row_linear3(
         x: FlexTensor,
-        weight_a: FlexTensor,
-        weight_b: FlexTensor,
-        weight_c: FlexTensor,
+        weight_a: MatrixOf<Self>,
+        weight_b: MatrixOf<Self>,
+        weight_c: MatrixOf<Self>,
         bias_a: Bias<Self>,
         bias_b: Bias<Self>,
         bias_c: Bias<Self>,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
         if is_general() {
-            let (weights, biases) = ([weight_a, weight_b, weight_c], [bias_a, bias_b, bias_c]);
+            let (weights, biases) =
+                ([weight_a, weight_b, weight_c].map(wide), [bias_a, bias_b, bias_c]);
             return General::<Self>::linear3(x, weights, biases);
         }
         let maps =
@@ -171,14 +203,19 @@ impl RowInvariantOps for Flex {
 
     fn row_gated(
         x: FlexTensor,
-        gate: FlexTensor,
+        gate: MatrixOf<Self>,
         gate_bias: Bias<Self>,
-        up: FlexTensor,
+        up: MatrixOf<Self>,
         up_bias: Bias<Self>,
         activation: Activation,
     ) -> FlexTensor {
         if is_general() {
-            return General::<Self>::gated(x, (gate, gate_bias), (up, up_bias), activation);
+            return General::<Self>::gated(
+                x,
+                (wide(gate), gate_bias),
+                (wide(up), up_bias),
+                activation,
+            );
         }
         let [rows, inputs] = dims(&x);
         let (gate, up) = (Map::new(gate, gate_bias), Map::new(up, up_bias));
@@ -202,6 +239,13 @@ impl RowInvariantOps for Flex {
         let mut out = vec![0.0; shape.num_elements()];
         glu(activation, floats(&whole(&gate)), floats(&whole(&up)), &mut out);
         tensor(out, shape)
+    }
+
+    fn row_softcap(x: FlexTensor, cap: f32) -> FlexTensor {
+        if is_general() {
+            return General::<Self>::softcap(x, cap);
+        }
+        change(x, |x| softcap(x, cap))
     }
 
     fn row_rms_norm(x: FlexTensor, weight: FlexTensor, epsilon: f64, form: RmsForm) -> FlexTensor {
@@ -258,14 +302,16 @@ impl RowInvariantOps for Flex {
         change(x, |x| rope(x, heads, head_dim, floats(&cos), floats(&sin), layout))
     }
 
-    fn row_embedding(table: FlexTensor, ids: FlexTensor) -> FlexTensor {
+    fn row_embedding(table: MatrixOf<Self>, ids: FlexTensor) -> FlexTensor {
         if is_general() {
-            return General::<Self>::embedding(table, ids);
+            return General::<Self>::embedding(wide(table), ids);
         }
-        let [_, width] = dims(&table);
+        let table = Map::new(table, Bias::None);
+        let (rows, table) = (table.outputs(), weight(&table.weight));
+        let width = table.len().checked_div(rows).unwrap_or(0);
         let ids = indices(&whole(&ids));
         let mut out = vec![0.0; ids.len() * width];
-        embedding(weight(&whole(&table)), width, &ids, &mut out);
+        embedding(table, width, &ids, &mut out);
         tensor(out, [ids.len(), width])
     }
 
@@ -280,10 +326,10 @@ impl RowInvariantOps for Flex {
 
     fn row_attention_block(
         x: FlexTensor,
-        weight_q: FlexTensor,
-        weight_k: FlexTensor,
-        weight_v: FlexTensor,
-        weight_o: FlexTensor,
+        weight_q: MatrixOf<Self>,
+        weight_k: MatrixOf<Self>,
+        weight_v: MatrixOf<Self>,
+        weight_o: MatrixOf<Self>,
         bias_q: Bias<Self>,
         bias_k: Bias<Self>,
         bias_v: Bias<Self>,
@@ -299,9 +345,9 @@ impl RowInvariantOps for Flex {
         if is_general() {
             return General::<Self>::attention_block(
                 x,
-                [weight_q, weight_k, weight_v],
+                [weight_q, weight_k, weight_v].map(wide),
                 [bias_q, bias_k, bias_v],
-                (weight_o, bias_o),
+                (wide(weight_o), bias_o),
                 [cos, sin],
                 [keys, values],
                 at,
@@ -338,17 +384,18 @@ impl RowInvariantOps for Flex {
 
     fn row_feed_forward(
         x: FlexTensor,
-        gate: FlexTensor,
+        gate: MatrixOf<Self>,
         gate_bias: Bias<Self>,
-        up: FlexTensor,
+        up: MatrixOf<Self>,
         up_bias: Bias<Self>,
-        down: FlexTensor,
+        down: MatrixOf<Self>,
         down_bias: Bias<Self>,
         activation: Activation,
     ) -> FlexTensor {
         if is_general() {
-            let inner = General::<Self>::gated(x, (gate, gate_bias), (up, up_bias), activation);
-            return General::<Self>::linear(inner, down, down_bias);
+            let inner =
+                General::<Self>::gated(x, (wide(gate), gate_bias), (wide(up), up_bias), activation);
+            return General::<Self>::linear(inner, wide(down), down_bias);
         }
         let [rows, inputs] = dims(&x);
         let [gate, up, down] =

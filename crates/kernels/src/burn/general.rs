@@ -88,6 +88,11 @@ impl<B: Backend> General<B> {
         B::float_mul(B::float_mul(gate, B::sigmoid(slope)), up)
     }
 
+    /// `cap·tanh(x / cap)`.
+    pub fn softcap(x: FloatTensor<B>, cap: f32) -> FloatTensor<B> {
+        B::float_mul_scalar(B::float_tanh(B::float_div_scalar(x, cap.into())), cap.into())
+    }
+
     /// `x` as `[rows, width]`, and its own shape.
     fn flat(x: FloatTensor<B>) -> (FloatTensor<B>, Shape) {
         let shape = x.shape();
@@ -250,8 +255,7 @@ impl<B: Backend> General<B> {
         let scores = B::float_matmul(query, B::float_transpose(seen(keys)));
         let mut scores = B::float_mul_scalar(scores, scale.into());
         if let Some(cap) = softcap {
-            let bent = B::float_tanh(B::float_div_scalar(scores, cap.into()));
-            scores = B::float_mul_scalar(bent, cap.into());
+            scores = Self::softcap(scores, cap);
         }
         let hidden = |row: usize, j: usize| {
             j > at + row || window.is_some_and(|window| j + window <= at + row)

@@ -6,8 +6,10 @@
 //! backend that is listed gets the default bodies, plain burn ops that compute the same but promise
 //! no bits; [`row_invariant`] says which it is.
 //!
-//! Weights are f32 or bf16 as they were loaded, `[outputs, inputs]`; everything else is f32. A
-//! tensor that is not in one piece is copied first, so keep weights and caches whole.
+//! Weights are f32, bf16 or [blocks](crate::quant) as they were loaded, `[outputs, inputs]`;
+//! everything else is f32. Blocks are for the CPU's kernels only ([`reads_blocks`]): what goes to another
+//! device is expanded when it is loaded. A tensor that is not in one piece is copied first, so keep
+//! weights and caches whole.
 //! Tensors that an operation changes (caches, residuals, heads to rotate) are taken by value and
 //! returned, and are changed in place if nobody else holds them: take a cache out of its slot, pass
 //! it on, and put the result back.
@@ -20,6 +22,7 @@ mod facts;
 #[cfg(feature = "cpu")]
 mod flex;
 mod general;
+mod matrix;
 mod mode;
 mod ops;
 
@@ -29,10 +32,11 @@ use ::burn::{
 };
 
 pub use bytes::{weight_data, weights};
-pub use facts::{largest_tensor, memory};
+pub use facts::{largest_tensor, memory, reads_blocks};
 pub use general::General;
+pub use matrix::{LinearMap, Matrix};
 pub use mode::{Kernels, kernels, set_kernels};
-pub use ops::{Bias, RowInvariantOps};
+pub use ops::{Bias, MatrixOf, RowInvariantOps};
 
 use crate::{attention::AttentionRule, glu::Activation, norm::RmsForm, rope::RopeLayout};
 
@@ -49,11 +53,11 @@ fn bias(bias: Option<Tensor<1>>) -> Bias<Dispatch> {
 /// `x·Wᵀ + b`.
 ///
 /// # Shapes
-/// - x: `[n, input]`; weight: `[output, input]`, f32 or bf16; bias: `[output]`
+/// - x: `[n, input]`; weight: `[output, input]`; bias: `[output]`
 /// - output: `[n, output]`
 #[must_use]
-pub fn linear(x: Tensor<2>, weight: Tensor<2>, b: Option<Tensor<1>>) -> Tensor<2> {
-    let y = Dispatch::row_linear(x.into_dispatch(), weight.into_dispatch(), bias(b));
+pub fn linear(x: Tensor<2>, weight: impl Into<Matrix>, b: Option<Tensor<1>>) -> Tensor<2> {
+    let y = Dispatch::row_linear(x.into_dispatch(), Matrix::into_dispatch(weight.into()), bias(b));
     Tensor::from_dispatch(y)
 }
 
@@ -64,10 +68,10 @@ pub fn linear(x: Tensor<2>, weight: Tensor<2>, b: Option<Tensor<1>>) -> Tensor<2
 #[must_use]
 pub fn linear3(
     x: Tensor<2>,
-    weights: [Tensor<2>; 3],
+    weights: [impl Into<Matrix>; 3],
     biases: [Option<Tensor<1>>; 3],
 ) -> [Tensor<2>; 3] {
-    let [wa, wb, wc] = weights.map(Tensor::into_dispatch);
+    let [wa, wb, wc] = weights.map(|weight| Matrix::into_dispatch(weight.into()));
     let [ba, bb, bc] = biases.map(bias);
     let (a, b, c) = Dispatch::row_linear3(x.into_dispatch(), wa, wb, wc, ba, bb, bc);
     [a, b, c].map(Tensor::from_dispatch)
@@ -76,20 +80,20 @@ pub fn linear3(
 /// `act(x·Gᵀ + g) · (x·Uᵀ + u)`: the first half of a gated feed-forward block.
 ///
 /// # Shapes
-/// - x: `[n, input]`; gate and up: `[output, input]`, f32 or bf16, biases `[output]`
+/// - x: `[n, input]`; gate and up: `[output, input]`, biases `[output]`
 /// - output: `[n, output]`
 #[must_use]
-pub fn gated(
+pub fn gated<W: Into<Matrix>>(
     x: Tensor<2>,
-    gate: (Tensor<2>, Option<Tensor<1>>),
-    up: (Tensor<2>, Option<Tensor<1>>),
+    gate: LinearMap<W>,
+    up: LinearMap<W>,
     activation: Activation,
 ) -> Tensor<2> {
     let y = Dispatch::row_gated(
         x.into_dispatch(),
-        gate.0.into_dispatch(),
+        Matrix::into_dispatch(gate.0.into()),
         bias(gate.1),
-        up.0.into_dispatch(),
+        Matrix::into_dispatch(up.0.into()),
         bias(up.1),
         activation,
     );
@@ -101,6 +105,12 @@ pub fn gated(
 pub fn glu<const D: usize>(gate: Tensor<D>, up: Tensor<D>, activation: Activation) -> Tensor<D> {
     let y = Dispatch::row_glu(gate.into_dispatch(), up.into_dispatch(), activation);
     Tensor::from_dispatch(y)
+}
+
+/// `cap·tanh(x / cap)`, value by value, in place if nobody else holds x.
+#[must_use]
+pub fn softcap<const D: usize>(x: Tensor<D>, cap: f32) -> Tensor<D> {
+    Tensor::from_dispatch(Dispatch::row_softcap(x.into_dispatch(), cap))
 }
 
 /// `x / √(mean(x²) + ε)` times the weight, over the last dimension.
@@ -173,11 +183,11 @@ pub fn rope(x: Tensor<3>, cos: Tensor<2>, sin: Tensor<2>, layout: RopeLayout) ->
 /// Rows of a table, as f32.
 ///
 /// # Shapes
-/// - table: `[rows, width]`, f32 or bf16; ids: `[n]`
+/// - table: `[rows, width]`; ids: `[n]`
 /// - output: `[n, width]`
 #[must_use]
-pub fn embedding(table: Tensor<2>, ids: Tensor<1, Int>) -> Tensor<2> {
-    let y = Dispatch::row_embedding(table.into_dispatch(), ids.into_dispatch());
+pub fn embedding(table: impl Into<Matrix>, ids: Tensor<1, Int>) -> Tensor<2> {
+    let y = Dispatch::row_embedding(Matrix::into_dispatch(table.into()), ids.into_dispatch());
     Tensor::from_dispatch(y)
 }
 
@@ -190,9 +200,6 @@ pub fn append(cache: Tensor<3>, new: Tensor<3>, at: usize) -> Tensor<3> {
     Tensor::from_dispatch(Dispatch::row_append(cache.into_dispatch(), new.into_dispatch(), at))
 }
 
-/// A linear map: its weight, and its bias if it has one.
-pub type LinearMap = (Tensor<2>, Option<Tensor<1>>);
-
 /// All of attention for rows of one sequence in one go: query, key and value of x, rotated; the
 /// caches appended; attention as [`attention`]; the output's linear map. Bit for bit what the
 /// operations give one by one.
@@ -202,10 +209,10 @@ pub type LinearMap = (Tensor<2>, Option<Tensor<1>>);
 /// - cos, sin: as in [`rope`]; keys, values: as in [`attention`]
 /// - output: `[n, output]`
 #[must_use]
-pub fn attention_block(
+pub fn attention_block<W: Into<Matrix>>(
     x: Tensor<2>,
-    [query, key, value]: [LinearMap; 3],
-    output: LinearMap,
+    [query, key, value]: [LinearMap<W>; 3],
+    output: LinearMap<W>,
     [cos, sin]: [Tensor<2>; 2],
     [keys, values]: [Tensor<3>; 2],
     at: usize,
@@ -213,10 +220,10 @@ pub fn attention_block(
 ) -> (Tensor<2>, [Tensor<3>; 2]) {
     let (y, keys, values) = Dispatch::row_attention_block(
         x.into_dispatch(),
-        query.0.into_dispatch(),
-        key.0.into_dispatch(),
-        value.0.into_dispatch(),
-        output.0.into_dispatch(),
+        Matrix::into_dispatch(query.0.into()),
+        Matrix::into_dispatch(key.0.into()),
+        Matrix::into_dispatch(value.0.into()),
+        Matrix::into_dispatch(output.0.into()),
         bias(query.1),
         bias(key.1),
         bias(value.1),
@@ -238,20 +245,20 @@ pub fn attention_block(
 /// - x: `[n, input]`; gate and up: `[inner, input]`; down: `[output, inner]`
 /// - output: `[n, output]`
 #[must_use]
-pub fn feed_forward(
+pub fn feed_forward<W: Into<Matrix>>(
     x: Tensor<2>,
-    gate: LinearMap,
-    up: LinearMap,
-    down: LinearMap,
+    gate: LinearMap<W>,
+    up: LinearMap<W>,
+    down: LinearMap<W>,
     activation: Activation,
 ) -> Tensor<2> {
     let y = Dispatch::row_feed_forward(
         x.into_dispatch(),
-        gate.0.into_dispatch(),
+        Matrix::into_dispatch(gate.0.into()),
         bias(gate.1),
-        up.0.into_dispatch(),
+        Matrix::into_dispatch(up.0.into()),
         bias(up.1),
-        down.0.into_dispatch(),
+        Matrix::into_dispatch(down.0.into()),
         bias(down.1),
         activation,
     );

@@ -6,7 +6,9 @@ use ::burn::backend::{
 };
 
 use super::General;
-use crate::{attention::AttentionRule, glu::Activation, norm::RmsForm, rope::RopeLayout};
+use crate::{
+    attention::AttentionRule, glu::Activation, norm::RmsForm, quant::BlockFormat, rope::RopeLayout,
+};
 
 /// A bias, or none.
 #[derive(Debug, ExtensionType)]
@@ -15,6 +17,29 @@ pub enum Bias<B: Backend> {
     None,
     /// `[outputs]`.
     Some(FloatTensor<B>),
+}
+
+/// A matrix of weights, `[outputs, inputs]`.
+#[derive(Debug, ExtensionType)]
+pub enum MatrixOf<B: Backend> {
+    /// f32 or bf16.
+    Float(FloatTensor<B>),
+    /// Blocks of a format: `[outputs, bytes of a row]`, u8.
+    Blocks(IntTensor<B>, BlockFormat),
+}
+
+impl<B: Backend> MatrixOf<B> {
+    /// The floats, for backends whose kernels read nothing else.
+    ///
+    /// # Panics
+    /// If these are blocks: they must be expanded when they are loaded.
+    #[must_use]
+    pub fn floats(self) -> FloatTensor<B> {
+        match self {
+            Self::Float(weight) => weight,
+            Self::Blocks(_, format) => panic!("this backend has no kernel for {format} weights"),
+        }
+    }
 }
 
 /// Operations whose output rows depend on their own inputs only, bit for bit where
@@ -32,37 +57,38 @@ pub trait RowInvariantOps: Backend {
     /// `x·Wᵀ + b`.
     fn row_linear(
         x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
+        #[extension_type] weight: MatrixOf<Self>,
         #[extension_type] bias: Bias<Self>,
     ) -> FloatTensor<Self> {
-        General::<Self>::linear(x, weight, bias)
+        General::<Self>::linear(x, weight.floats(), bias)
     }
 
     /// Three linear maps of one input.
     #[allow(clippy::too_many_arguments, reason = "an extension takes no arrays of tensors")]
     fn row_linear3(
         x: FloatTensor<Self>,
-        weight_a: FloatTensor<Self>,
-        weight_b: FloatTensor<Self>,
-        weight_c: FloatTensor<Self>,
+        #[extension_type] weight_a: MatrixOf<Self>,
+        #[extension_type] weight_b: MatrixOf<Self>,
+        #[extension_type] weight_c: MatrixOf<Self>,
         #[extension_type] bias_a: Bias<Self>,
         #[extension_type] bias_b: Bias<Self>,
         #[extension_type] bias_c: Bias<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let (weights, biases) = ([weight_a, weight_b, weight_c], [bias_a, bias_b, bias_c]);
+        let (weights, biases) =
+            ([weight_a, weight_b, weight_c].map(MatrixOf::floats), [bias_a, bias_b, bias_c]);
         General::<Self>::linear3(x, weights, biases)
     }
 
     /// `act(x·Gᵀ + g) · (x·Uᵀ + u)`.
     fn row_gated(
         x: FloatTensor<Self>,
-        gate: FloatTensor<Self>,
+        #[extension_type] gate: MatrixOf<Self>,
         #[extension_type] gate_bias: Bias<Self>,
-        up: FloatTensor<Self>,
+        #[extension_type] up: MatrixOf<Self>,
         #[extension_type] up_bias: Bias<Self>,
         activation: Activation,
     ) -> FloatTensor<Self> {
-        General::<Self>::gated(x, (gate, gate_bias), (up, up_bias), activation)
+        General::<Self>::gated(x, (gate.floats(), gate_bias), (up.floats(), up_bias), activation)
     }
 
     /// `act(gate) · up`.
@@ -72,6 +98,11 @@ pub trait RowInvariantOps: Backend {
         activation: Activation,
     ) -> FloatTensor<Self> {
         General::<Self>::glu(gate, up, activation)
+    }
+
+    /// `cap·tanh(x / cap)`.
+    fn row_softcap(x: FloatTensor<Self>, cap: f32) -> FloatTensor<Self> {
+        General::<Self>::softcap(x, cap)
     }
 
     /// Root-mean-square norm over the last dimension.
@@ -116,8 +147,11 @@ pub trait RowInvariantOps: Backend {
     }
 
     /// Rows of a table.
-    fn row_embedding(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self> {
-        General::<Self>::embedding(table, ids)
+    fn row_embedding(
+        #[extension_type] table: MatrixOf<Self>,
+        ids: IntTensor<Self>,
+    ) -> FloatTensor<Self> {
+        General::<Self>::embedding(table.floats(), ids)
     }
 
     /// New positions into a cache.
@@ -135,10 +169,10 @@ pub trait RowInvariantOps: Backend {
     #[allow(clippy::too_many_arguments, reason = "an extension takes no arrays of tensors")]
     fn row_attention_block(
         x: FloatTensor<Self>,
-        weight_q: FloatTensor<Self>,
-        weight_k: FloatTensor<Self>,
-        weight_v: FloatTensor<Self>,
-        weight_o: FloatTensor<Self>,
+        #[extension_type] weight_q: MatrixOf<Self>,
+        #[extension_type] weight_k: MatrixOf<Self>,
+        #[extension_type] weight_v: MatrixOf<Self>,
+        #[extension_type] weight_o: MatrixOf<Self>,
         #[extension_type] bias_q: Bias<Self>,
         #[extension_type] bias_k: Bias<Self>,
         #[extension_type] bias_v: Bias<Self>,
@@ -153,9 +187,9 @@ pub trait RowInvariantOps: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         General::<Self>::attention_block(
             x,
-            [weight_q, weight_k, weight_v],
+            [weight_q, weight_k, weight_v].map(MatrixOf::floats),
             [bias_q, bias_k, bias_v],
-            (weight_o, bias_o),
+            (weight_o.floats(), bias_o),
             [cos, sin],
             [keys, values],
             at,
@@ -168,16 +202,21 @@ pub trait RowInvariantOps: Backend {
     #[allow(clippy::too_many_arguments, reason = "an extension takes no arrays of tensors")]
     fn row_feed_forward(
         x: FloatTensor<Self>,
-        gate: FloatTensor<Self>,
+        #[extension_type] gate: MatrixOf<Self>,
         #[extension_type] gate_bias: Bias<Self>,
-        up: FloatTensor<Self>,
+        #[extension_type] up: MatrixOf<Self>,
         #[extension_type] up_bias: Bias<Self>,
-        down: FloatTensor<Self>,
+        #[extension_type] down: MatrixOf<Self>,
         #[extension_type] down_bias: Bias<Self>,
         activation: Activation,
     ) -> FloatTensor<Self> {
-        let inner = General::<Self>::gated(x, (gate, gate_bias), (up, up_bias), activation);
-        General::<Self>::linear(inner, down, down_bias)
+        let inner = General::<Self>::gated(
+            x,
+            (gate.floats(), gate_bias),
+            (up.floats(), up_bias),
+            activation,
+        );
+        General::<Self>::linear(inner, down.floats(), down_bias)
     }
 
     /// New positions into the caches, and attention from each over its own prefix.

@@ -6,13 +6,14 @@
 //! sixteen. The lanes are added by the tree `l + (l + 8)`, `l + (l + 4)`, `l + (l + 2)`,
 //! `l + (l + 1)`; then the bias is added. That is all that decides the bits of `y[r, n]`: not the
 //! number of rows, not the tile, not the threads, not the instruction set, and not whether `w` is
-//! bf16 or the same values as f32.
+//! bf16, or [blocks](crate::quant), or the same values as f32.
 //!
 //! # Why it is fast
 //! One row reads every weight once and does two flops for it: memory is the limit. A few rows use
 //! each loaded weight for all of them, so they cost little more. Many rows (a prompt) go through
 //! register tiles over weights that sit in the first-level cache.
 
+mod blocks;
 mod tile;
 
 use std::ops::Range;
@@ -83,6 +84,10 @@ impl<'a> Part<'a> {
         let Projection { weight, bias, out } = projection;
         let outputs = weight.len() / inputs;
         assert_eq!(weight.len(), outputs * inputs, "weights are rows of {inputs}");
+        if let Weight::Blocks(blocks) = weight {
+            let format = blocks.format();
+            assert!(format.row_bytes(inputs).is_some(), "{inputs} inputs are no {format} blocks");
+        }
         assert_eq!(out.len(), rows * outputs, "{rows} rows of {outputs} outputs");
         if let Some(bias) = bias {
             assert_eq!(bias.len(), outputs, "one bias for each output");
@@ -225,6 +230,7 @@ fn run_part(isa: Isa, input: Input<'_>, part: &Part<'_>, range: Range<usize>) {
         Weight::F32(weight) => isa.run(Few { block, weight: &weight[range] }),
         Weight::Bf16(weight) if rows >= MANY => many_narrow(isa, block, &weight[range]),
         Weight::Bf16(weight) => isa.run(Few { block, weight: &weight[range] }),
+        Weight::Blocks(weight) => blocks::run(isa, block, weight.part(range)),
     }
 }
 

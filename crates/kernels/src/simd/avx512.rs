@@ -1,15 +1,18 @@
 //! AVX-512: a vector is one register.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _CMP_LT_OQ, _MM_HINT_T0, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_movehl_ps,
-    _mm_prefetch, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_castps256_ps128,
-    _mm256_extractf128_ps, _mm256_loadu_si256, _mm512_add_epi32, _mm512_add_ps,
-    _mm512_castps_si512, _mm512_castps512_ps128, _mm512_castps512_ps256, _mm512_castsi512_ps,
-    _mm512_cmp_ps_mask, _mm512_cvtepu16_epi32, _mm512_div_ps, _mm512_extractf32x8_ps,
-    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps,
-    _mm512_maskz_loadu_ps, _mm512_maskz_permutexvar_epi8, _mm512_mul_ps, _mm512_permute_ps,
+    __m512, __m512i, _CMP_LT_OQ, _MM_HINT_T0, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32,
+    _mm_loadu_si128, _mm_movehl_ps, _mm_prefetch, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps,
+    _mm256_castps256_ps128, _mm256_extractf128_ps, _mm256_loadu_si256, _mm256_set1_epi16,
+    _mm512_add_epi32, _mm512_add_ps, _mm512_and_epi32, _mm512_castps_si512, _mm512_castps512_ps128,
+    _mm512_castps512_ps256, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32,
+    _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtph_ps,
+    _mm512_div_ps, _mm512_extractf32x8_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_mask_blend_ps, _mm512_mask_or_epi32, _mm512_maskz_loadu_ps,
+    _mm512_maskz_permutexvar_epi8, _mm512_mul_ps, _mm512_or_epi32, _mm512_permute_ps,
     _mm512_permutex2var_ps, _mm512_permutexvar_ps, _mm512_set_epi32, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
+    _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_slli_epi32, _mm512_sllv_epi32, _mm512_srlv_epi32,
+    _mm512_storeu_ps, _mm512_sub_ps,
 };
 
 use std::hint::black_box;
@@ -87,6 +90,7 @@ macro_rules! simd512 {
     ($name:ident, $features:literal, { $($widen:tt)* }) => {
         impl Simd for $name {
             type V = __m512;
+            type I = __m512i;
             const ACCUMULATORS: usize = 24;
 
             #[inline(always)]
@@ -214,6 +218,62 @@ macro_rules! simd512 {
                     _mm_storeu_ps(out.as_mut_ptr(), _mm512_castps512_ps128(s));
                 }
                 out
+            }
+
+            #[inline(always)]
+            fn splat_half(self, bits: u16) -> __m512 {
+                // SAFETY: as in `vectorize`.
+                unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(bits.cast_signed())) }
+            }
+
+            #[inline(always)]
+            fn bytes(self, from: &[u8; LANES]) -> __m512i {
+                // SAFETY: as in `vectorize`; the reference covers the 16 bytes.
+                unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast())) }
+            }
+
+            #[inline(always)]
+            fn signed(self, from: &[u8; LANES]) -> __m512i {
+                // SAFETY: as in `vectorize`; the reference covers the 16 bytes.
+                unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast())) }
+            }
+
+            #[inline(always)]
+            fn and(self, a: __m512i, mask: u32) -> __m512i {
+                // SAFETY: as in `vectorize`.
+                unsafe { _mm512_and_epi32(a, _mm512_set1_epi32(mask.cast_signed())) }
+            }
+
+            #[inline(always)]
+            fn or(self, a: __m512i, b: __m512i) -> __m512i {
+                // SAFETY: as in `vectorize`.
+                unsafe { _mm512_or_epi32(a, b) }
+            }
+
+            #[inline(always)]
+            fn or_where(self, a: __m512i, lanes: u16, value: u32) -> __m512i {
+                // SAFETY: as in `vectorize`.
+                unsafe {
+                    _mm512_mask_or_epi32(a, lanes, a, _mm512_set1_epi32(value.cast_signed()))
+                }
+            }
+
+            #[inline(always)]
+            fn shift_left(self, a: __m512i, by: u32) -> __m512i {
+                // SAFETY: as in `vectorize`.
+                unsafe { _mm512_sllv_epi32(a, _mm512_set1_epi32(by.cast_signed())) }
+            }
+
+            #[inline(always)]
+            fn shift_right(self, a: __m512i, by: u32) -> __m512i {
+                // SAFETY: as in `vectorize`.
+                unsafe { _mm512_srlv_epi32(a, _mm512_set1_epi32(by.cast_signed())) }
+            }
+
+            #[inline(always)]
+            fn float(self, a: __m512i) -> __m512 {
+                // SAFETY: as in `vectorize`.
+                unsafe { _mm512_cvtepi32_ps(a) }
             }
 
             #[inline(always)]

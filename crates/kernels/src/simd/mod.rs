@@ -38,6 +38,9 @@ pub(crate) trait Kernel {
     /// What the computation gives.
     type Output;
 
+    /// Whether it widens bf16, which is all that VBMI is for.
+    const BF16: bool = true;
+
     /// Runs it.
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
@@ -46,6 +49,9 @@ pub(crate) trait Kernel {
 pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Sixteen f32.
     type V: Copy;
+
+    /// Sixteen 32-bit integers.
+    type I: Copy;
 
     /// How many accumulators of sixteen lanes the registers hold, operands aside.
     const ACCUMULATORS: usize;
@@ -108,6 +114,41 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         [self.sum(v[0]), self.sum(v[1]), self.sum(v[2]), self.sum(v[3])]
     }
 
+    /// All lanes the f16 of these bits, exactly.
+    #[inline(always)]
+    fn splat_half(self, bits: u16) -> Self::V {
+        let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7FFF));
+        // In the binade of 0.5 the last place is 2^-24, as it is below f16's normal range.
+        let small = (f32::from_bits(0x3F00_0000 | rest) - 0.5).to_bits();
+        let large = (rest << 13) + if rest < 0x7C00 { 112 << 23 } else { 224 << 23 };
+        let size = std::hint::select_unpredictable(rest < 0x400, small, large);
+        self.splat(f32::from_bits(sign | size))
+    }
+
+    /// Lanes from bytes, 0 to 255.
+    fn bytes(self, from: &[u8; LANES]) -> Self::I;
+
+    /// Lanes from bytes, −128 to 127.
+    fn signed(self, from: &[u8; LANES]) -> Self::I;
+
+    /// `a & mask`.
+    fn and(self, a: Self::I, mask: u32) -> Self::I;
+
+    /// `a | b`.
+    fn or(self, a: Self::I, b: Self::I) -> Self::I;
+
+    /// `a | value` in the lanes whose bit in `lanes` is set, `a` in the others.
+    fn or_where(self, a: Self::I, lanes: u16, value: u32) -> Self::I;
+
+    /// `a << by`, by < 32.
+    fn shift_left(self, a: Self::I, by: u32) -> Self::I;
+
+    /// `a >> by` with zeros from above, by < 32.
+    fn shift_right(self, a: Self::I, by: u32) -> Self::I;
+
+    /// The lanes as f32; exact up to 2²⁴.
+    fn float(self, a: Self::I) -> Self::V;
+
     /// Asks for the cache line at `at`, which need not be a valid address.
     #[inline(always)]
     fn prefetch<T>(self, at: *const T) {
@@ -128,5 +169,38 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         let mut lanes = [bf16::ZERO; LANES];
         lanes[..from.len()].copy_from_slice(from);
         self.widen(&lanes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+
+    struct Half(u16);
+
+    impl Kernel for Half {
+        type Output = [f32; LANES];
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> [f32; LANES] {
+            let mut out = [0.0; LANES];
+            simd.store(simd.splat_half(self.0), &mut out);
+            out
+        }
+    }
+
+    #[test]
+    fn every_half_is_exact() {
+        for bits in 0..=u16::MAX {
+            let expected = half::f16::from_bits(bits).to_f32();
+            for isa in Isa::available() {
+                for found in isa.run(Half(bits)) {
+                    let same = found.to_bits() == expected.to_bits();
+                    let none = found.is_nan() && expected.is_nan();
+                    assert!(same || none, "{isa:?}, {bits:04x}: {found} and {expected}");
+                }
+            }
+        }
     }
 }

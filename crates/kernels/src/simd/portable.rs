@@ -22,6 +22,7 @@ fn zip(a: V, b: V, f: impl Fn(f32, f32) -> f32) -> V {
 
 impl Simd for Portable {
     type V = V;
+    type I = [u32; LANES];
     const ACCUMULATORS: usize = 6;
 
     #[inline(always)]
@@ -103,5 +104,55 @@ impl Simd for Portable {
             }
         }
         v[0]
+    }
+
+    #[inline(always)]
+    fn bytes(self, from: &[u8; LANES]) -> Self::I {
+        from.map(u32::from)
+    }
+
+    #[inline(always)]
+    fn signed(self, from: &[u8; LANES]) -> Self::I {
+        from.map(|byte| i32::from(byte.cast_signed()).cast_unsigned())
+    }
+
+    #[inline(always)]
+    fn and(self, a: Self::I, mask: u32) -> Self::I {
+        a.map(|a| a & mask)
+    }
+
+    #[inline(always)]
+    fn or(self, a: Self::I, b: Self::I) -> Self::I {
+        let mut out = a;
+        for l in 0..LANES {
+            out[l] |= b[l];
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn or_where(self, a: Self::I, lanes: u16, value: u32) -> Self::I {
+        let mut out = a;
+        for l in 0..LANES {
+            if lanes >> l & 1 == 1 {
+                out[l] |= value;
+            }
+        }
+        out
+    }
+
+    #[inline(always)]
+    fn shift_left(self, a: Self::I, by: u32) -> Self::I {
+        a.map(|a| a << by)
+    }
+
+    #[inline(always)]
+    fn shift_right(self, a: Self::I, by: u32) -> Self::I {
+        a.map(|a| a >> by)
+    }
+
+    #[inline(always)]
+    fn float(self, a: Self::I) -> V {
+        a.map(|a| a.cast_signed() as f32)
     }
 }

@@ -3,6 +3,7 @@
 
 mod attention;
 mod linear;
+mod quant;
 mod rowwise;
 
 use draftproof_kernels::{isa::Isa, team};

@@ -4,6 +4,7 @@ use draftproof_kernels::{
     glu::{Activation, glu},
     norm::{RmsForm, add_rms_norm, layer_norm, rms_norm},
     rope::{RopeLayout, rope},
+    softcap::softcap,
 };
 
 use super::{bits, distance, everywhere, noise};
@@ -147,6 +148,30 @@ fn gates_are_nearly_the_formula() {
             for i in [0, count / 2, count - 1] {
                 let mut one = [0.0];
                 glu(activation, &gate[i..=i], &up[i..=i], &mut one);
+                assert_eq!(one[0].to_bits(), all[i].to_bits());
+            }
+        }
+    }
+}
+
+#[test]
+fn bent_values_are_nearly_the_formula_and_below_the_bound() {
+    for count in [1, 15, 16, 17, 1000, 40_000] {
+        let x: Vec<f32> = noise(count, 1).iter().map(|x| x * 90.0).collect();
+        for cap in [0.5, 30.0] {
+            let all = everywhere(|| {
+                let mut x = x.clone();
+                softcap(&mut x, cap);
+                x
+            });
+            let bend = |x: f64| f64::from(cap) * (x / f64::from(cap)).tanh();
+            let reference: Vec<f64> = wide(&x).into_iter().map(bend).collect();
+            assert!(distance(&all, &reference) < 1e-5);
+            assert!(all.iter().all(|y| y.abs() <= cap));
+            // A value does not depend on where it stands.
+            for i in [0, count / 2, count - 1] {
+                let mut one = [x[i]];
+                softcap(&mut one, cap);
                 assert_eq!(one[0].to_bits(), all[i].to_bits());
             }
         }

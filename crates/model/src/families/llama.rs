@@ -1,152 +1,130 @@
 //! Llama: the plain case that the shared transformer implements as it stands.
 
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use draftproof_kernels::{glu::Activation, norm::RmsForm};
 
+use super::{Family, ropes, windows};
 use crate::{
     Error,
-    config::{TransformerConfig, read, refuse_unsupported},
-    rope::{RopeConfig, RopeScaling},
+    config::{Fields, LayerConfig, TransformerConfig},
+    layers::NormForm,
+    names::Names,
+    rope::RopeConfig,
 };
 
-/// `config.json`, with transformers' names; what may be absent has transformers' default.
-#[derive(Deserialize)]
-struct Llama {
-    vocab_size: usize,
-    hidden_size: usize,
-    intermediate_size: usize,
-    num_hidden_layers: usize,
-    num_attention_heads: usize,
-    num_key_value_heads: Option<usize>,
-    head_dim: Option<usize>,
-    max_position_embeddings: Option<usize>,
-    rms_norm_eps: Option<f64>,
-    hidden_act: Option<String>,
-    tie_word_embeddings: Option<bool>,
-    attention_bias: Option<bool>,
-    mlp_bias: Option<bool>,
-}
+pub(super) const FAMILY: Family = Family {
+    model_type: "llama",
+    architecture: "LlamaForCausalLM",
+    reads: &["attention_bias", "mlp_bias"],
+    aliases: &[],
+    parse,
+};
 
-pub(crate) fn parse(file: &str, raw: &Map<String, Value>) -> Result<TransformerConfig, Error> {
-    refuse_unsupported(file, raw)?;
-    if let Some(Value::Array(names)) = raw.get("architectures")
-        && !names.iter().any(|name| name == "LlamaForCausalLM")
-    {
-        let found = Value::from(names.clone());
-        return Err(Error::field(file, "architectures", "[\"LlamaForCausalLM\"]", found));
-    }
-    let llama: Llama = read(file, raw)?;
-    if let Some(act) = &llama.hidden_act
-        && act != "silu"
-        && act != "swish"
-    {
-        return Err(Error::field(file, "hidden_act", "\"silu\"", act));
-    }
-    let heads = llama.num_attention_heads;
-    let head_dim = match llama.head_dim {
-        Some(dim) => dim,
-        None if heads > 0 && llama.hidden_size.is_multiple_of(heads) => llama.hidden_size / heads,
-        None => {
-            let expected = format!("a divisor of hidden_size {}", llama.hidden_size);
-            return Err(Error::field(file, "num_attention_heads", expected, heads));
-        }
-    };
-    Ok(TransformerConfig {
-        vocab: llama.vocab_size,
-        hidden: llama.hidden_size,
-        intermediate: llama.intermediate_size,
-        layers: llama.num_hidden_layers,
-        heads,
-        kv_heads: llama.num_key_value_heads.unwrap_or(heads),
-        head_dim,
-        context: llama.max_position_embeddings.unwrap_or(2048),
-        norm_epsilon: llama.rms_norm_eps.unwrap_or(1e-6),
-        rope: rope(file, raw)?,
-        attention_bias: llama.attention_bias.unwrap_or(false),
-        mlp_bias: llama.mlp_bias.unwrap_or(false),
-        tied_head: llama.tie_word_embeddings.unwrap_or(false),
-    })
-}
-
-/// Either layout: `rope_theta` and `rope_scaling`, or all of it in `rope_parameters`. A file that
-/// has both must say the same twice.
-fn rope(file: &str, raw: &Map<String, Value>) -> Result<RopeConfig, Error> {
-    let hub = layout(file, raw, "rope_scaling")?;
-    let new = layout(file, raw, "rope_parameters")?;
-    let config = new.unwrap_or(hub.unwrap_or(PLAIN));
-    let top = raw.get("rope_theta").filter(|theta| !theta.is_null());
-    let theta = top.map(|theta| number(file, "rope_theta", theta)).transpose()?;
-    let config =
-        RopeConfig { theta: config.theta.or(theta).unwrap_or(10_000.0), scaling: config.scaling };
-    if let (Some(hub), Some(new)) = (hub, new)
-        && hub.scaling != new.scaling
-    {
-        let expected = format!("{:?} as in rope_parameters", new.scaling);
-        return Err(Error::field(file, "rope_scaling", expected, format!("{:?}", hub.scaling)));
-    }
-    if let Some(theta) = theta
-        && theta != config.theta
-    {
-        let expected = format!("{} as in rope_parameters", config.theta);
-        return Err(Error::field(file, "rope_theta", expected, theta));
-    }
+fn parse(fields: Fields<'_>) -> Result<TransformerConfig, Error> {
+    let ropes = vec![ropes::one(fields, 10_000.0)?];
+    let mut config = plain(fields, &Defaults::LLAMA, ropes)?;
+    windows::refuse(fields)?;
+    windows::everywhere(fields, &mut config.layers, None)?;
     Ok(config)
 }
 
-#[derive(Clone, Copy)]
-struct Layout {
-    theta: Option<f64>,
-    scaling: RopeScaling,
+/// What an absent field means: transformers' defaults, as far as families differ in them.
+pub(super) struct Defaults {
+    pub(super) context: usize,
+    pub(super) norm_epsilon: f64,
+    pub(super) tied_head: bool,
+    /// None: as many as query heads.
+    pub(super) kv_heads: Option<usize>,
+    /// None: the heads share the width of the residual stream.
+    pub(super) head_dim: Option<usize>,
+    /// Width inside the feed-forward block, in widths of the residual stream; None: the file says.
+    pub(super) inner: Option<usize>,
 }
 
-const PLAIN: Layout = Layout { theta: None, scaling: RopeScaling::None };
-
-fn layout(file: &str, raw: &Map<String, Value>, field: &str) -> Result<Option<Layout>, Error> {
-    let parameters = match raw.get(field) {
-        None | Some(Value::Null) => return Ok(None),
-        Some(Value::Object(parameters)) => parameters,
-        Some(other) => return Err(Error::field(file, field, "an object or null", other)),
+impl Defaults {
+    pub(super) const LLAMA: Self = Self {
+        context: 2048,
+        norm_epsilon: 1e-6,
+        tied_head: false,
+        kv_heads: None,
+        head_dim: None,
+        inner: None,
     };
-    if let Some(factor) = parameters.get("partial_rotary_factor")
-        && factor.as_f64() != Some(1.0)
-    {
-        return Err(Error::field(file, "partial_rotary_factor", "1", factor));
-    }
-    let theta = parameters.get("rope_theta").map(|theta| number(file, "rope_theta", theta));
-    Ok(Some(Layout { theta: theta.transpose()?, scaling: scaling(file, field, parameters)? }))
 }
 
-fn number(file: &str, field: &str, found: &Value) -> Result<f64, Error> {
-    found.as_f64().ok_or_else(|| Error::field(file, field, "a number", found))
-}
-
-fn scaling(file: &str, field: &str, parameters: &Map<String, Value>) -> Result<RopeScaling, Error> {
-    let positive = |key: &str| -> Result<f64, Error> {
-        let found = parameters.get(key).unwrap_or(&Value::Null);
-        match found.as_f64() {
-            Some(number) if number > 0.0 && number.is_finite() => Ok(number),
-            _ => Err(Error::field(file, &format!("{field}.{key}"), "a positive number", found)),
+/// The sizes and switches that nearly all families write alike, and Llama's arithmetic; all layers
+/// rotate by the first of `ropes`.
+pub(super) fn plain(
+    fields: Fields<'_>,
+    defaults: &Defaults,
+    ropes: Vec<RopeConfig>,
+) -> Result<TransformerConfig, Error> {
+    let hidden = fields.needed_size("hidden_size")?;
+    let heads = fields.needed_size("num_attention_heads")?;
+    let default = |field, default: Option<usize>| match fields.size(field)? {
+        None if !fields.has(field) => Ok(default),
+        size => Ok(size),
+    };
+    let head_dim = match default("head_dim", defaults.head_dim)? {
+        Some(dim) => dim,
+        None if heads > 0 && hidden.is_multiple_of(heads) => hidden / heads,
+        None => {
+            let expected = format!("a divisor of hidden_size {hidden}");
+            return Err(fields.error("num_attention_heads", expected, heads));
         }
     };
-    let kind = parameters.get("rope_type").or_else(|| parameters.get("type"));
-    match kind.unwrap_or(&Value::Null) {
-        Value::Null if !parameters.keys().any(|key| key != "rope_theta") => Ok(RopeScaling::None),
-        Value::String(kind) if kind == "default" => Ok(RopeScaling::None),
-        Value::String(kind) if kind == "linear" => {
-            Ok(RopeScaling::Linear { factor: positive("factor")? })
-        }
-        Value::String(kind) if kind == "llama3" => {
-            let (low, high) = (positive("low_freq_factor")?, positive("high_freq_factor")?);
-            if high <= low {
-                let expected = format!("more than low_freq_factor {low}");
-                return Err(Error::field(file, "high_freq_factor", expected, high));
-            }
-            let original = positive("original_max_position_embeddings")?;
-            Ok(RopeScaling::Llama3 { factor: positive("factor")?, low, high, original })
-        }
-        found => {
-            let expected = "\"default\", \"linear\" or \"llama3\"";
-            Err(Error::field(file, &format!("{field}.rope_type"), expected, found))
+    let intermediate = match (fields.size("intermediate_size")?, defaults.inner) {
+        (None, Some(times)) => hidden.saturating_mul(times),
+        (size, _) => size.map_or_else(|| fields.needed_size("intermediate_size"), Ok)?,
+    };
+    let layer = LayerConfig { window: None, rope: (!ropes.is_empty()).then_some(0) };
+    let attention_bias = fields.flag("attention_bias")?.unwrap_or(false);
+    Ok(TransformerConfig {
+        vocab: fields.needed_size("vocab_size")?,
+        hidden,
+        intermediate,
+        layers: vec![layer; fields.layers("num_hidden_layers")?],
+        heads,
+        kv_heads: default("num_key_value_heads", defaults.kv_heads)?.unwrap_or(heads),
+        head_dim,
+        context: fields.size("max_position_embeddings")?.unwrap_or(defaults.context),
+        embedding_scale: 1.0,
+        learned_positions: None,
+        ropes,
+        norm: NormForm::Rms(RmsForm::Llama),
+        norm_epsilon: fields.number("rms_norm_eps")?.unwrap_or(defaults.norm_epsilon),
+        sandwich_norms: false,
+        query_key_norms: false,
+        attention_scale: scale(head_dim as f64),
+        attention_softcap: None,
+        query_key_value_bias: attention_bias,
+        attention_out_bias: attention_bias,
+        gated: true,
+        activation: activation(fields, "hidden_act", Activation::Silu)?,
+        mlp_bias: fields.flag("mlp_bias")?.unwrap_or(false),
+        logit_softcap: None,
+        tied_head: fields.flag("tie_word_embeddings")?.unwrap_or(defaults.tied_head),
+        names: Names::LLAMA,
+    })
+}
+
+/// What scores are multiplied by so that `width` products of unit size add up to about 1.
+pub(super) fn scale(width: f64) -> f32 {
+    width.sqrt().recip() as f32
+}
+
+/// The function that `field` names.
+pub(super) fn activation(
+    fields: Fields<'_>,
+    field: &str,
+    default: Activation,
+) -> Result<Activation, Error> {
+    match fields.text(field)? {
+        None => Ok(default),
+        Some("silu" | "swish") => Ok(Activation::Silu),
+        Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
+        Some(other) => {
+            let expected = "\"silu\", \"gelu_pytorch_tanh\" or \"gelu_new\"";
+            Err(fields.error(field, expected, format!("{other:?}")))
         }
     }
 }

@@ -1,25 +1,83 @@
 //! Model families: each reads its own `config.json` into the shared configuration.
+//!
+//! `llama` is the plain case; a family's file says where it differs. What a silent file means is
+//! what transformers makes of it.
 
+mod gemma2;
+mod gemma3;
+mod gpt2;
 mod llama;
+mod mistral;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod ropes;
+mod smollm3;
+mod windows;
 
 use serde_json::{Map, Value};
 
-use crate::{Error, config::TransformerConfig};
+use crate::{
+    Error,
+    config::{Fields, TransformerConfig},
+};
+
+/// How a family is told, and how its file is read.
+struct Family {
+    /// As `model_type` names it.
+    model_type: &'static str,
+    /// The one of its architectures that gives logits.
+    architecture: &'static str,
+    /// Fields with a meaning of their own here; see [`Fields::refuse_unsupported`].
+    reads: &'static [&'static str],
+    /// Names used in this crate, each with the family's own.
+    aliases: &'static [(&'static str, &'static str)],
+    parse: fn(Fields<'_>) -> Result<TransformerConfig, Error>,
+}
+
+const FAMILIES: [&Family; 9] = [
+    &llama::FAMILY,
+    &mistral::FAMILY,
+    &qwen2::FAMILY,
+    &qwen3::FAMILY,
+    &gemma2::FAMILY,
+    &gemma3::FAMILY,
+    &phi3::FAMILY,
+    &smollm3::FAMILY,
+    &gpt2::FAMILY,
+];
 
 /// The families that can be loaded, by `model_type`.
-pub const SUPPORTED: [&str; 1] = ["llama"];
+pub const SUPPORTED: [&str; FAMILIES.len()] = {
+    let mut names = [""; FAMILIES.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = FAMILIES[i].model_type;
+        i += 1;
+    }
+    names
+};
 
+/// The family's name, and the configuration, checked.
 pub(crate) fn parse(
     file: &str,
     raw: &Map<String, Value>,
 ) -> Result<(String, TransformerConfig), Error> {
     let found = raw.get("model_type").unwrap_or(&Value::Null);
-    let config = match found.as_str() {
-        Some("llama") => llama::parse(file, raw)?,
-        _ => {
-            let expected = format!("one of {}", SUPPORTED.join(", "));
-            return Err(Error::field(file, "model_type", expected, found));
-        }
+    let family = FAMILIES.into_iter().find(|family| *found == family.model_type);
+    let Some(family) = family else {
+        let expected = format!("one of {}", SUPPORTED.join(", "));
+        return Err(Error::field(file, "model_type", expected, found));
     };
-    Ok((found.as_str().unwrap_or_default().to_owned(), config))
+    let fields = Fields { file, raw, aliases: family.aliases };
+    if let Some(names) = fields.list("architectures")?
+        && !names.iter().any(|name| *name == family.architecture)
+    {
+        let (expected, found) = (format!("[{:?}]", family.architecture), Value::from(names));
+        return Err(fields.error("architectures", expected, found));
+    }
+    fields.refuse_unsupported(family.reads)?;
+    let config = (family.parse)(fields)?;
+    config.check(fields)?;
+    Ok((family.model_type.to_owned(), config))
 }

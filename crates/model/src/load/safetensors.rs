@@ -11,19 +11,19 @@ use std::{
 
 use ::safetensors::tensor::{Dtype, Metadata};
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use draftproof_kernels::{burn as kernels, map::MapView};
+use draftproof_kernels::{
+    burn::{self as kernels, Matrix},
+    map::MapView,
+};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Source, WeightType, Weights, check_size,
+    Source, WeightType, Weights, check_size, hash_pieces,
     source::{Blob, Shared},
+    tensor_error,
 };
-use crate::{
-    Error,
-    config::TransformerConfig,
-    transformer::{HEAD, TIED},
-};
+use crate::{Error, config::TransformerConfig, names::Names};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -102,6 +102,7 @@ impl Checkpoint {
             let expected = format!("{SINGLE} or {INDEX}");
             return Err(Error::Missing { place: source.place(), expected });
         }
+        checkpoint.complete_names(&config.names);
         checkpoint.check(source, config)?;
         Ok(checkpoint)
     }
@@ -174,6 +175,20 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// Puts the family's prefix before the names of a checkpoint that leaves it out; the head never
+    /// has it.
+    fn complete_names(&mut self, names: &Names) {
+        let Some(prefix) = names.prefix else { return };
+        if self.tensors.keys().any(|name| name.starts_with(prefix)) {
+            return;
+        }
+        let complete = |(name, entry): (String, Entry)| match name.starts_with(names.head) {
+            true => (name, entry),
+            false => (format!("{prefix}{name}"), entry),
+        };
+        self.tensors = std::mem::take(&mut self.tensors).into_iter().map(complete).collect();
+    }
+
     fn check(&mut self, source: &Source, config: &TransformerConfig) -> Result<(), Error> {
         let mut used = BTreeSet::new();
         let mut parameters = 0_u64;
@@ -188,10 +203,12 @@ impl Checkpoint {
         })?;
         let spare: Vec<String> =
             self.tensors.keys().filter(|name| !used.contains(*name)).cloned().collect();
+        let names = &config.names;
+        let head = format!("{}.weight", names.head);
         for name in spare {
-            if name == HEAD && config.tied_head {
+            if name == head && config.tied_head {
                 self.check_tied(config)?;
-            } else if !is_harmless(&name) {
+            } else if !names.buffers.iter().any(|end| name.ends_with(end)) {
                 let home = &self.shards[self.tensors[&name].shard].label;
                 let expected = "no tensor that config.json has no use for";
                 return Err(tensor_error(home, &name, expected, "one"));
@@ -203,27 +220,13 @@ impl Checkpoint {
         Ok(())
     }
     /// SHA-256 over the names, types, shapes and values of all tensors, in the order of their names.
-    ///
-    /// Of a tensor above 4 MiB only its length and 64 KiB at each of 64 evenly spaced places count, so
-    /// that the cost stays that of a few megabytes whatever the model's size.
+    /// Of a tensor above 4 MiB only pieces count.
     pub(crate) fn fingerprint(&mut self) -> Result<[u8; 32], Error> {
-        const WHOLE: usize = 4 << 20;
-        const PIECE: usize = 64 << 10;
-        const PIECES: usize = 64;
         let mut hash = Sha256::new();
         for (name, Entry { shard, dtype, shape, start, bytes }) in &self.tensors {
             hash.update(format!("{name} {dtype:?} {shape:?}\n"));
             let Shard { blob, data_start, .. } = &mut self.shards[*shard];
-            let mut feed = |offset: usize, count: usize| {
-                let piece = blob.read(*data_start + start + offset as u64, count)?;
-                hash.update(&piece);
-                Ok(())
-            };
-            if *bytes <= WHOLE {
-                feed(0, *bytes)?;
-            } else {
-                (0..PIECES).try_for_each(|i| feed((bytes - PIECE) / (PIECES - 1) * i, PIECE))?;
-            }
+            hash_pieces(&mut hash, blob, *data_start + start, *bytes)?;
         }
         Ok(hash.finalize().into())
     }
@@ -231,13 +234,13 @@ impl Checkpoint {
     /// A tied checkpoint may carry the head as well, if it is the embedding.
     fn check_tied(&mut self, config: &TransformerConfig) -> Result<(), Error> {
         let shape = [config.vocab, config.hidden];
-        let head = self.take(HEAD, &shape)?;
-        let embedding = self.take(TIED, &shape)?;
+        let [head, tied] =
+            [config.names.head, config.names.embedding].map(|name| format!("{name}.weight"));
         // Bits, not values: a NaN is equal to itself here.
-        if head.as_bytes() != embedding.as_bytes() {
-            let home = &self.shards[self.tensors[HEAD].shard].label;
-            let expected = format!("the values of {TIED}, since config.json ties the two");
-            return Err(tensor_error(home, HEAD, expected, "others"));
+        if self.take(&head, &shape)?.as_bytes() != self.take(&tied, &shape)?.as_bytes() {
+            let home = &self.shards[self.tensors[&head].shard].label;
+            let expected = format!("the values of {tied}, since config.json ties the two");
+            return Err(tensor_error(home, &head, expected, "others"));
         }
         Ok(())
     }
@@ -278,33 +281,32 @@ impl Weights for Checkpoint {
         Ok(TensorData::new(weight_type.widen(&bytes), shape.to_vec()))
     }
 
+    fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<Matrix, Error> {
+        self.rows(name, shape, 0..shape[0])
+    }
+
     /// On the bytes as they are stored, shared by all tensors: nothing is widened.
-    fn rows(
-        &mut self,
-        name: &str,
-        shape: [usize; 2],
-        rows: Range<usize>,
-    ) -> Result<Tensor<2>, Error> {
+    fn rows(&mut self, name: &str, shape: [usize; 2], rows: Range<usize>) -> Result<Matrix, Error> {
         let (entry, weight_type) = self.find(name, &shape, "the checkpoint")?;
-        let (index, start) = (entry.shard, entry.start);
-        let row_bytes = entry.bytes / shape[0].max(1);
-        let (start, bytes) = (start + (rows.start * row_bytes) as u64, rows.len() * row_bytes);
-        let own = [rows.len(), shape[1]];
+        let width = entry.bytes / shape[0];
+        let (index, start) = (entry.shard, entry.start + (rows.start * width) as u64);
+        let (count, shape) = (rows.len() * width, [rows.len(), shape[1]]);
+        let shard = &mut self.shards[index];
         let dtype = match weight_type {
             WeightType::F32 => Some(DType::F32),
             WeightType::Bf16 if kernels::row_invariant(&self.device) => Some(DType::BF16),
             // General kernels would widen it for every call.
-            WeightType::Bf16 | WeightType::F16 => None,
+            _ => None,
         };
-        let held = own.iter().product::<usize>() * dtype.map_or(4, |dtype| dtype.size());
-        check_size(&self.device, &self.shards[index].label, name, held)?;
-        let shard = &mut self.shards[index];
+        let held = shape.iter().product::<usize>() * dtype.map_or(4, |dtype| dtype.size());
+        check_size(&self.device, &shard.label, name, held)?;
         let Some(dtype) = dtype else {
-            let bytes = shard.blob.read(shard.data_start + start, bytes)?;
-            let data = TensorData::new(weight_type.widen(&bytes), own);
-            return Ok(Tensor::from_data(data, &self.device));
+            let bytes = shard.blob.read(shard.data_start + start, count)?;
+            let data = TensorData::new(weight_type.widen(&bytes), shape);
+            return Ok(Matrix::Float(Tensor::from_data(data, &self.device)));
         };
-        Ok(kernels::weights(shard.view(start, bytes)?, own, dtype, &self.device))
+        let weights = kernels::weights(shard.view(start, count)?, shape, dtype, &self.device);
+        Ok(Matrix::Float(weights))
     }
 
     fn device(&self) -> &Device {
@@ -349,25 +351,6 @@ fn is_plain_name(file: &str) -> bool {
     file.ends_with(".safetensors")
         && !file.starts_with('.')
         && file.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
-}
-
-/// Buffers that old checkpoints carry and that the configuration determines.
-fn is_harmless(name: &str) -> bool {
-    name.ends_with(".rotary_emb.inv_freq")
-}
-
-fn tensor_error(
-    file: &str,
-    tensor: &str,
-    expected: impl Into<String>,
-    found: impl Into<String>,
-) -> Error {
-    Error::Tensor {
-        file: file.into(),
-        tensor: tensor.into(),
-        expected: expected.into(),
-        found: found.into(),
-    }
 }
 
 #[cfg(test)]

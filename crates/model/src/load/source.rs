@@ -75,7 +75,7 @@ impl Source {
     }
 }
 
-fn open_file(path: &Path) -> Result<Option<Blob>, Error> {
+pub(super) fn open_file(path: &Path) -> Result<Option<Blob>, Error> {
     let failed = |source| Error::Io { path: path.into(), source };
     let kind = match fs::metadata(path) {
         Ok(metadata) => metadata.file_type(),

@@ -21,7 +21,7 @@ use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 use cubecl::{MemoryScope, client::Client};
 
 use self::{launch::whole, linear::Words};
-use super::{Bias, General, Kernels, RowInvariantOps, kernels};
+use super::{Bias, General, Kernels, MatrixOf, RowInvariantOps, kernels};
 use crate::{attention::AttentionRule, glu::Activation, norm::RmsForm, rope::RopeLayout};
 
 fn dims<const D: usize>(tensor: &CubeTensor) -> [usize; D] {
@@ -51,8 +51,8 @@ fn weight(tensor: CubeTensor) -> (CubeTensor, Words) {
     (whole(tensor), words)
 }
 
-fn linear(x: &CubeTensor, weight_: CubeTensor, bias: Bias<CubeBackend>) -> CubeTensor {
-    let (weight, words) = weight(weight_);
+fn linear(x: &CubeTensor, weights: MatrixOf<CubeBackend>, bias: Bias<CubeBackend>) -> CubeTensor {
+    let (weight, words) = weight(weights.floats());
     let bias = match bias {
         Bias::None => None,
         Bias::Some(bias) => Some(whole(bias)),
@@ -85,24 +85,25 @@ impl RowInvariantOps for CubeBackend {
         !is_general()
     }
 
-    fn row_linear(x: CubeTensor, weight: CubeTensor, bias: Bias<Self>) -> CubeTensor {
+    fn row_linear(x: CubeTensor, weight: MatrixOf<Self>, bias: Bias<Self>) -> CubeTensor {
         if is_general() {
-            return General::<Self>::linear(x, weight, bias);
+            return General::<Self>::linear(x, weight.floats(), bias);
         }
         linear(&whole(x), weight, bias)
     }
 
     fn row_linear3(
         x: CubeTensor,
-        weight_a: CubeTensor,
-        weight_b: CubeTensor,
-        weight_c: CubeTensor,
+        weight_a: MatrixOf<Self>,
+        weight_b: MatrixOf<Self>,
+        weight_c: MatrixOf<Self>,
         bias_a: Bias<Self>,
         bias_b: Bias<Self>,
         bias_c: Bias<Self>,
     ) -> (CubeTensor, CubeTensor, CubeTensor) {
         if is_general() {
-            let (weights, biases) = ([weight_a, weight_b, weight_c], [bias_a, bias_b, bias_c]);
+            let weights = [weight_a, weight_b, weight_c].map(MatrixOf::floats);
+            let biases = [bias_a, bias_b, bias_c];
             return General::<Self>::linear3(x, weights, biases);
         }
         let x = whole(x);
@@ -111,14 +112,19 @@ impl RowInvariantOps for CubeBackend {
 
     fn row_gated(
         x: CubeTensor,
-        gate: CubeTensor,
+        gate: MatrixOf<Self>,
         gate_bias: Bias<Self>,
-        up: CubeTensor,
+        up: MatrixOf<Self>,
         up_bias: Bias<Self>,
         activation: Activation,
     ) -> CubeTensor {
         if is_general() {
-            return General::<Self>::gated(x, (gate, gate_bias), (up, up_bias), activation);
+            return General::<Self>::gated(
+                x,
+                (gate.floats(), gate_bias),
+                (up.floats(), up_bias),
+                activation,
+            );
         }
         let x = whole(x);
         rowwise::glu(&linear(&x, gate, gate_bias), &linear(&x, up, up_bias), activation)
@@ -129,6 +135,13 @@ impl RowInvariantOps for CubeBackend {
             return General::<Self>::glu(gate, up, activation);
         }
         rowwise::glu(&whole(gate), &whole(up), activation)
+    }
+
+    fn row_softcap(x: CubeTensor, cap: f32) -> CubeTensor {
+        if is_general() {
+            return General::<Self>::softcap(x, cap);
+        }
+        rowwise::softcap(&whole(x), cap)
     }
 
     fn row_rms_norm(x: CubeTensor, weight: CubeTensor, epsilon: f64, form: RmsForm) -> CubeTensor {
@@ -170,7 +183,8 @@ impl RowInvariantOps for CubeBackend {
         rowwise::rope(&whole(x), &whole(cos), &whole(sin), layout)
     }
 
-    fn row_embedding(table: CubeTensor, ids: CubeTensor) -> CubeTensor {
+    fn row_embedding(table: MatrixOf<Self>, ids: CubeTensor) -> CubeTensor {
+        let table = table.floats();
         if is_general() {
             return General::<Self>::embedding(table, ids);
         }
@@ -193,10 +207,10 @@ impl RowInvariantOps for CubeBackend {
 
     fn row_attention_block(
         x: CubeTensor,
-        weight_q: CubeTensor,
-        weight_k: CubeTensor,
-        weight_v: CubeTensor,
-        weight_o: CubeTensor,
+        weight_q: MatrixOf<Self>,
+        weight_k: MatrixOf<Self>,
+        weight_v: MatrixOf<Self>,
+        weight_o: MatrixOf<Self>,
         bias_q: Bias<Self>,
         bias_k: Bias<Self>,
         bias_v: Bias<Self>,
@@ -212,9 +226,9 @@ impl RowInvariantOps for CubeBackend {
         if is_general() {
             return General::<Self>::attention_block(
                 x,
-                [weight_q, weight_k, weight_v],
+                [weight_q, weight_k, weight_v].map(MatrixOf::floats),
                 [bias_q, bias_k, bias_v],
-                (weight_o, bias_o),
+                (weight_o.floats(), bias_o),
                 [cos, sin],
                 [keys, values],
                 at,
@@ -238,11 +252,11 @@ impl RowInvariantOps for CubeBackend {
 
     fn row_feed_forward(
         x: CubeTensor,
-        gate: CubeTensor,
+        gate: MatrixOf<Self>,
         gate_bias: Bias<Self>,
-        up: CubeTensor,
+        up: MatrixOf<Self>,
         up_bias: Bias<Self>,
-        down: CubeTensor,
+        down: MatrixOf<Self>,
         down_bias: Bias<Self>,
         activation: Activation,
     ) -> CubeTensor {

@@ -264,6 +264,27 @@ fn glu_kernel(gate: &[f32], up: &[f32], out: &mut [f32], values: usize, #[compti
     }
 }
 
+/// `cap·tanh(x / cap)`.
+pub(super) fn softcap(x: &CubeTensor, cap: f32) -> CubeTensor {
+    let out = output(x, shape(x));
+    let values = shape(x).num_elements();
+    let (count, dim) = elementwise(&x.client, values);
+    // SAFETY: values below `values` are read and written.
+    unsafe {
+        softcap_kernel::launch_unchecked(&x.client, count, dim, input(x), input(&out), values, cap);
+    }
+    out
+}
+
+#[cube(launch_unchecked)]
+fn softcap_kernel(x: &[f32], out: &mut [f32], values: usize, cap: f32) {
+    let i = ABSOLUTE_POS;
+    if i < values {
+        // In a form that no driver overflows in.
+        out[i] = cap * (1.0 - 2.0 / (f32::exp(2.0 * x[i] / cap) + 1.0));
+    }
+}
+
 /// Rotates heads.
 ///
 /// # Shapes
