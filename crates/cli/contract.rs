@@ -40,7 +40,7 @@ impl Contract {
                 "vocabulary": target.vocab(),
             },
             "sampler": settings,
-            "ends": { "eos": eos, "stop": ends.stop },
+            "ends": { "eos": eos, "stop": settings::stops(ends, target) },
         });
         Self { law }
     }

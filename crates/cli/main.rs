@@ -13,12 +13,14 @@ macro_rules! eprintln {
 
 mod args;
 mod bench;
+mod chat;
 mod contract;
 mod engine;
 mod generate;
 mod logprobs;
 mod measure;
 mod output;
+mod pair;
 mod replay;
 mod report;
 mod settings;
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Command::Contract(arguments) => contract::run(&arguments).map(|()| true),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
+        Command::Pair(arguments) => pair::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Audit(arguments) => verify::audit(&arguments),
     };
