@@ -10,6 +10,8 @@ mod architecture;
 // Equal bit for bit once all kernels are row-invariant; nearly so until then.
 mod bench;
 mod bits;
+// Conversations: templates, turns, ends.
+mod chat;
 // The contract card and its hash.
 mod contract;
 // Marks that are found, and everything else that is not.
@@ -24,6 +26,8 @@ mod errors;
 mod gguf;
 // What `generate` prints, where, in which form; each flag when all is well.
 mod generate;
+// Drafts of another vocabulary, and what `pair` finds.
+mod pair;
 // Faults that came back to us.
 mod regression;
 // Every setting reaches the text.

@@ -124,7 +124,8 @@ fn an_audit_tells_right_samples_from_wrong_ones() {
 
 #[test]
 fn what_cannot_be_verified_is_refused() {
-    draftproof("verify --level fast").fails(&["fast", "quick, exact, toy, model, watermark or all"]);
+    draftproof("verify --level fast")
+        .fails(&["fast", "quick, exact, toy, model, watermark or all"]);
     draftproof("verify --shard 3/2").fails(&["3/2", "1 ≤ i ≤ n"]);
     draftproof("verify --samples 10").fails(&["at least 500"]);
     draftproof("verify --level toy a-prompt").fails(&["--level toy runs on tables"]);

@@ -29,6 +29,9 @@ pub(crate) enum Command {
     Replay(ReplayArguments),
     /// Measure what passes cost and what speculation gains: tables to stdout, or one JSON document.
     Bench(Box<BenchArguments>),
+    /// Explain what two models have in common, and estimate what drafting gains on a text.
+    #[command(allow_negative_numbers = true)]
+    Pair(Box<PairArguments>),
     /// Prove that the text follows the target's law, and that wrong samplers are caught.
     Verify(Box<VerifyArguments>),
     /// Make the keys of a watermark, and calibrate its detector.
@@ -193,6 +196,8 @@ pub(crate) struct GenerateArguments {
     #[command(flatten)]
     pub(crate) prompt: PromptArguments,
     #[command(flatten)]
+    pub(crate) chat: ChatArguments,
+    #[command(flatten)]
     pub(crate) ends: EndArguments,
     #[command(flatten)]
     pub(crate) models: ModelArguments,
@@ -217,9 +222,6 @@ pub(crate) struct GenerateArguments {
     /// logits and under the sampler's contract.
     #[arg(long, value_name = "N", requires = "json")]
     pub(crate) logprobs: Option<usize>,
-    /// Treat the prompt as a chat message (not supported yet).
-    #[arg(long)]
-    pub(crate) chat: bool,
     /// Record every decision, for `draftproof replay`.
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
@@ -246,6 +248,20 @@ pub(crate) struct PromptArguments {
     /// The prompt as token ids, taken as they are (no bos is added).
     #[arg(long, value_name = "ID,ID,…", value_delimiter = ',')]
     pub(crate) prompt_ids: Option<Vec<u32>>,
+}
+
+/// The prompt as a conversation.
+#[derive(Debug, Args)]
+pub(crate) struct ChatArguments {
+    /// The prompt is what a user says: the model's own chat template makes a text of it.
+    #[arg(long, conflicts_with = "prompt_ids")]
+    pub(crate) chat: bool,
+    /// With --chat: what the model is told to be.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Chat from a JSON list of {"role": …, "content": …}; a prompt, if given, is one more turn.
+    #[arg(long, value_name = "FILE.json", conflicts_with = "prompt_ids")]
+    pub(crate) chat_file: Option<PathBuf>,
 }
 
 /// What ends a text.
@@ -327,6 +343,45 @@ pub(crate) struct BenchArguments {
     /// Compare two such documents instead of measuring.
     #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], exclusive = true)]
     pub(crate) compare: Option<Vec<PathBuf>>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PairArguments {
+    /// The target: a folder in Hugging Face layout, a GGUF file, or builtin:NAME.
+    #[arg(value_name = "TARGET")]
+    pub(crate) target: String,
+    /// The draft model, in the same form.
+    #[arg(value_name = "DRAFT")]
+    pub(crate) draft: String,
+    /// The text on which the draft is tried [default: openings of tales].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prompt_file: Option<PathBuf>,
+    /// Where both run.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub(crate) device: String,
+    /// How many threads of the CPU share the work [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) threads: Option<u16>,
+    #[command(flatten)]
+    pub(crate) sampler: SamplerArguments,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl PairArguments {
+    /// The models as the other commands name them.
+    pub(crate) fn models(&self) -> ModelArguments {
+        ModelArguments {
+            model: self.target.clone(),
+            draft_model: Some(self.draft.clone()),
+            drafter: None,
+            device: self.device.clone(),
+            draft_device: None,
+            threads: self.threads,
+            kernels: KernelsArgument::RowInvariant,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -41,7 +41,7 @@ impl Contract {
                 "vocabulary": target.vocab(),
             },
             "sampler": settings,
-            "ends": { "eos": eos, "stop": ends.stop },
+            "ends": { "eos": eos, "stop": settings::stops(ends, target) },
         });
         if let Some(watermark) = sampler.watermark() {
             let entries = watermark.entries().into_iter();

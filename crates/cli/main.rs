@@ -14,6 +14,7 @@ macro_rules! eprintln {
 mod args;
 mod bench;
 mod calibrate;
+mod chat;
 mod contract;
 mod detect;
 mod engine;
@@ -21,6 +22,7 @@ mod generate;
 mod logprobs;
 mod measure;
 mod output;
+mod pair;
 mod replay;
 mod report;
 mod settings;
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Contract(arguments) => contract::run(&arguments).map(|()| true),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
+        Command::Pair(arguments) => pair::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Watermark(WatermarkCommand::Keygen(arguments)) => {
             watermark::keygen(&arguments).map(|()| true)

@@ -20,16 +20,16 @@ pub(super) const MOST_ROWS: usize = 16;
 
 /// Times of passes after a prefix of a few tokens.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct PassCosts {
+pub(crate) struct PassCosts {
     /// The length of the prefix.
     prefix_tokens: usize,
     /// A pass of one row of the target.
     pub(super) t1_seconds: f64,
     /// Passes of 1, 2, … rows, in passes of one row.
-    pub(super) v: Vec<f64>,
+    pub(crate) v: Vec<f64>,
     /// A pass of one row of the draft, the mean of three after a pass of the target, in passes of one
     /// row of the target.
-    pub(super) c: Option<f64>,
+    pub(crate) c: Option<f64>,
     /// Bytes per second of the fastest of several plain readers of as many bytes as the target has
     /// weights, in turn with passes of one row.
     #[serde(skip)]
@@ -120,14 +120,17 @@ fn cycled(tokens: &[Token], count: usize, vocab: usize) -> Vec<Token> {
     tokens.iter().map(known).cycle().take(count).collect()
 }
 
-pub(super) fn measure(
+/// Measures after a prefix of `text`.
+pub(crate) fn measure(
     target: &mut Model,
-    draft: Option<&mut Model>,
+    mut draft: Option<&mut Model>,
     text: &[Token],
 ) -> Result<PassCosts> {
     let vocab = draft.as_ref().map_or(target.vocab(), |draft| draft.vocab());
     let bytes = usize::try_from(target.pass_bytes())?;
     let context = target.language_model().context();
+    let draft_context = draft.as_mut().map(|draft| draft.language_model().context());
+    let context = draft_context.map_or(context, |draft| draft.min(context));
     let room = context.checked_sub(MOST_ROWS).filter(|&room| room > 0);
     let room = room.with_context(|| format!("a context of {context} is too short to measure"))?;
     let prefix = cycled(text, text.len().min(room), vocab);

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     Error,
     builtin::{self, Role},
+    chat::ChatTemplate,
     config::ModelConfig,
     generation_config::GenerationConfig,
     language_model::TransformerModel,
@@ -31,6 +32,7 @@ pub struct Model {
     config: ModelConfig,
     generation_config: GenerationConfig,
     tokenizer: Option<Arc<Tokenizer>>,
+    chat_template: Option<ChatTemplate>,
     eos: Vec<Token>,
     unknown_eos: Vec<Token>,
     parameters: u64,
@@ -79,6 +81,7 @@ impl Model {
             None => GenerationConfig::default(),
         };
         let tokenizer = load_tokenizer(source)?;
+        let chat_template = ChatTemplate::find(source)?;
         let mut weights = Checkpoint::open(source, &config.transformer, device)?;
         let identity = Identity {
             config: hex(&Sha256::digest(&bytes)),
@@ -89,8 +92,15 @@ impl Model {
         };
         let network = config.transformer.init(&mut weights)?;
         let (parameters, weight_type) = (weights.parameters(), weights.weight_type());
-        let parts =
-            Parts { config, generation_config, tokenizer, parameters, weight_type, identity };
+        let parts = Parts {
+            config,
+            generation_config,
+            tokenizer,
+            chat_template,
+            parameters,
+            weight_type,
+            identity,
+        };
         Ok(parts.assemble(name, network, device))
     }
 
@@ -106,9 +116,16 @@ impl Model {
         };
         let network = config.transformer.init(&mut weights)?;
         let (parameters, weight_type) = (weights.parameters(), weights.weight_type());
-        let generation_config = GenerationConfig::default();
-        let parts =
-            Parts { config, generation_config, tokenizer, parameters, weight_type, identity };
+        let (generation_config, chat_template) = (GenerationConfig::default(), None);
+        let parts = Parts {
+            config,
+            generation_config,
+            tokenizer,
+            chat_template,
+            parameters,
+            weight_type,
+            identity,
+        };
         Ok(parts.assemble(name, network, device))
     }
 
@@ -125,6 +142,7 @@ impl Model {
         Ok(Self {
             generation_config: GenerationConfig::default(),
             tokenizer: None,
+            chat_template: None,
             eos: Vec::new(),
             unknown_eos: Vec::new(),
             parameters: network.num_params() as u64,
@@ -161,6 +179,12 @@ impl Model {
     #[must_use]
     pub fn tokenizer(&self) -> Option<&Arc<Tokenizer>> {
         self.tokenizer.as_ref()
+    }
+
+    /// The template that makes a prompt of a conversation, if the folder has one.
+    #[must_use]
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.chat_template.as_ref()
     }
 
     /// The ids that end a text: those of `generation_config.json`, else of `config.json`, else the
@@ -224,6 +248,7 @@ struct Parts {
     config: ModelConfig,
     generation_config: GenerationConfig,
     tokenizer: Option<Tokenizer>,
+    chat_template: Option<ChatTemplate>,
     parameters: u64,
     weight_type: WeightType,
     identity: Identity,
@@ -231,7 +256,15 @@ struct Parts {
 
 impl Parts {
     fn assemble(self, name: String, network: Transformer, device: &Device) -> Model {
-        let Self { config, generation_config, tokenizer, parameters, weight_type, identity } = self;
+        let Self {
+            config,
+            generation_config,
+            tokenizer,
+            chat_template,
+            parameters,
+            weight_type,
+            identity,
+        } = self;
         let pass_bytes = pass_bytes(&network);
         let mut language_model = TransformerModel::new(network, &config.transformer, device);
         if let Some(tokenizer) = &tokenizer {
@@ -246,6 +279,7 @@ impl Parts {
             config,
             generation_config,
             tokenizer: tokenizer.map(Arc::new),
+            chat_template,
             eos,
             unknown_eos,
             parameters,

@@ -4,6 +4,8 @@
 
 /// The promise *Bits*: a row depends on its prefix only, to the last bit.
 mod bits;
+/// Chat templates: as transformers renders them.
+mod chat;
 /// The built-in pair.
 mod fable;
 /// What the configuration of each family means, and what it may not ask for.

@@ -9,6 +9,7 @@
 //! was drawn: that would change the law of the text.
 
 pub mod length;
+pub mod mapped;
 pub mod model;
 pub mod ngram;
 
