@@ -67,6 +67,9 @@ pub enum Error {
     /// A text that the tokenizer cannot encode.
     #[error("the text cannot be encoded: {0}")]
     Encode(String),
+    /// What a device computed could not be read back.
+    #[error("the device failed: {0}")]
+    Backend(String),
     /// A device that this build does not have.
     #[error("device {name:?}: expected one of {available}, which this build contains")]
     Device {
