@@ -18,6 +18,7 @@ mod engine;
 mod generate;
 mod logprobs;
 mod measure;
+mod noise;
 mod output;
 mod replay;
 mod report;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Contract(arguments) => contract::run(&arguments).map(|()| true),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
+        Command::Noise(arguments) => noise::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Watermark(WatermarkCommand::Keygen(arguments)) => {
             watermark::keygen(&arguments).map(|()| true)
