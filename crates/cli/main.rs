@@ -22,6 +22,7 @@ mod noise;
 mod output;
 mod replay;
 mod report;
+mod reproducibility;
 mod settings;
 mod stops;
 mod verify;

@@ -9,8 +9,10 @@ use draftproof_kernels::burn::{self as kernels, Kernels, kernels as chosen, set_
 
 use crate::{Error, synthetic::Arbitrary};
 
-/// Sums per length.
-const SUMS: usize = 256;
+/// Sums per length: in so many rows, as a pass that checks four drafted tokens has them…
+const ROWS: usize = 5;
+/// …and so many outputs.
+const OUTPUTS: usize = 64;
 
 /// Sums of `length` products, whose true values have a variance of about 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,13 +41,13 @@ pub fn measure(length: usize, device: &Device) -> Result<Reduction, Error> {
     let mut draw = |count: usize, scale: f32| -> Vec<f32> {
         (0..count).map(|_| scale * numbers.next()).collect()
     };
-    let x = draw(length, 1.0);
-    let weights = draw(SUMS * length, 3.0 / (length.max(1) as f32).sqrt());
+    let x = draw(ROWS * length, 1.0);
+    let weights = draw(OUTPUTS * length, 3.0 / (length.max(1) as f32).sqrt());
     let before = chosen();
     let compute = |which: Kernels| {
         set_kernels(which);
-        let x = Tensor::<2>::from_data(TensorData::new(x.clone(), [1, length]), device);
-        let data = TensorData::new(weights.clone(), [SUMS, length]);
+        let x = Tensor::<2>::from_data(TensorData::new(x.clone(), [ROWS, length]), device);
+        let data = TensorData::new(weights.clone(), [OUTPUTS, length]);
         let sums = kernels::linear(x, Tensor::from_data(data, device), None);
         let sums: Result<Vec<f32>, _> = sums.try_into_vec_as();
         sums.map_err(|error| Error::Backend(error.to_string()))
@@ -53,10 +55,12 @@ pub fn measure(length: usize, device: &Device) -> Result<Reduction, Error> {
     let sums = compute(Kernels::RowInvariant).and_then(|a| Ok((a, compute(Kernels::General)?)));
     set_kernels(before);
     let (ours, general) = sums?;
-    let exact: Vec<f64> = weights
-        .chunks_exact(length.max(1))
-        .map(|row| row.iter().zip(&x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum())
-        .collect();
+    let sum = |x: &[f32], row: &[f32]| -> f64 {
+        row.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum()
+    };
+    let outputs = || weights.chunks_exact(length.max(1));
+    let exact = x.chunks_exact(length.max(1)).flat_map(|x| outputs().map(move |row| sum(x, row)));
+    let exact: Vec<f64> = exact.collect();
     let wide = |sums: &[f32]| -> Vec<f64> { sums.iter().map(|&sum| f64::from(sum)).collect() };
     let (ours, general) = (wide(&ours), wide(&general));
     Ok(Reduction {
