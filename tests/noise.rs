@@ -266,7 +266,7 @@ fn the_key_is_sent_and_never_shown() {
         }
     });
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let run = keyed(ask(&echo, "--runs 4 --report").arg(folder.path()));
+    let run = keyed(ask(&echo, "--runs 4").arg("--report").arg(folder.path()));
     assert_eq!(run.code, 0, "{}", run.stderr);
     assert!(echo.requests().iter().all(|request| {
         request.authorization.as_deref() == Some("Bearer sk-a-very-secret-key")
@@ -325,7 +325,7 @@ fn failures_are_bounded_and_replies_kept() {
         _ => (403, "enough".into()),
     });
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let run = ask(&broken, "--runs 20 --report").arg(folder.path());
+    let run = ask(&broken, "--runs 20").arg("--report").arg(folder.path());
     run.fails(&["after 3 of 20 replies", "403", "enough"]);
     assert_eq!(outputs(folder.path()).len(), 3);
     assert_eq!(broken.requests().len(), 4);
