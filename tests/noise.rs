@@ -283,6 +283,14 @@ fn the_key_is_sent_and_never_shown() {
     let plain = keyed(draftproof("noise x --endpoint http://example.invalid/v1"));
     plain.failed(&["DRAFTPROOF_API_KEY", "https"]);
     assert!(!(seen + &plain.stderr).contains(KEY));
+    // What could not be kept out of the output is not taken.
+    for odd in ["short", "has spaces in it", "a\"quoted\"key"] {
+        let mut command = ask(&echo, "--runs 4").into_command();
+        let output = command.env("DRAFTPROOF_API_KEY", odd).output().expect("the program runs");
+        let refused = Finished::new("noise".into(), output);
+        refused.failed(&["DRAFTPROOF_API_KEY", "8 or more"]);
+        assert!(!refused.stderr.contains(odd), "{}", refused.stderr);
+    }
 }
 
 #[test]

@@ -86,8 +86,12 @@ impl Server {
         let local = is_local(host);
         let key = env::var(KEY).ok().filter(|key| !key.is_empty());
         if let Some(key) = &key {
-            let sendable = key.bytes().all(|byte| byte.is_ascii_graphic());
-            ensure!(sendable, "{KEY}: expected visible ASCII characters only");
+            // A shorter one could be part of a text, and one that JSON escapes could not be found.
+            let fits = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+            ensure!(
+                key.len() >= 8 && key.bytes().all(fits),
+                "{KEY}: expected 8 or more visible ASCII characters, no quotes and no backslashes"
+            );
             ensure!(
                 local || !plain,
                 "--endpoint {url}: the key of {KEY} would be readable on the way; use https://, or \

@@ -42,7 +42,7 @@ impl<'a> Outcome<'a> {
     }
 
     /// The one with the most different texts; of several the one that parts first.
-    pub(super) fn worst<'b>(outcomes: &'b [Self]) -> Option<&'b Self> {
+    pub(super) fn worst(outcomes: &[Self]) -> Option<&Self> {
         let first = |outcome: &Self| Reverse(outcome.parts_at().unwrap_or(usize::MAX));
         outcomes
             .iter()
