@@ -6,7 +6,7 @@ use std::{fs, thread, time::Duration};
 use serde_json::Value;
 
 use crate::{
-    harness::{Finished, Run, draftproof},
+    harness::{Finished, Run, draftproof, golden},
     server::{Request, Server, Told, completion},
     tiny::{FIRST, Tiny, spell},
 };
@@ -121,6 +121,24 @@ fn ties_are_found() {
     let tables = draftproof("noise --runs 2 --max-tokens 8").arg("abc").model(&folder).ok().stdout;
     for needle in ["1e-6: 8", "the same launch again", "2 runs", "PASSED", "left out"] {
         assert!(tables.contains(needle), "{needle}: {tables}");
+    }
+}
+
+/// A model whose f32 weights lose half of their bits: logits move, decisions fall otherwise, each at
+/// a gap that the movement of its row explains.
+#[test]
+fn rounded_weights_flip_decisions_within_twice_the_spread() {
+    let run = draftproof("noise --runs 2 --max-tokens 40").model(&golden("pair-target"));
+    let found = run.arg("Once upon").json();
+    assert_eq!((&found["weights"], &found["passed"]), (&"f32".into(), &true.into()));
+    let spreads = list(&found["spread"]);
+    let rounded = spreads.iter().find(|spread| spread["name"] == "weights").expect("compared");
+    assert!(number(&rounded["max"]) > 1e-3, "{}", rounded["max"]);
+    let flips = list(&rounded["flips"]);
+    assert!(!flips.is_empty(), "{}", found["near_ties"]);
+    for flip in flips {
+        assert!(number(&flip["gap"]) <= 2.0 * number(&flip["spread"]), "{flip}");
+        assert_ne!(flip["tokens"][0], flip["tokens"][1]);
     }
 }
 

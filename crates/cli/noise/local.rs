@@ -40,6 +40,8 @@ struct Bench {
     models: Models,
     /// As the target, loaded for the other kernels.
     other: Model,
+    /// As the target, with its f32 weights rounded to bf16; where the file has bf16 there is none.
+    rounded: Option<Model>,
     elsewhere: Vec<(&'static str, Model)>,
     chosen: Kernels,
     /// Whether the device has row-invariant kernels.
@@ -51,6 +53,7 @@ impl Bench {
         let target = match held {
             Held::Stored => self.chosen == Kernels::RowInvariant,
             Held::Widened => self.chosen == Kernels::General,
+            Held::Rounded => return self.rounded.as_mut().unwrap_or(&mut self.other),
             Held::Elsewhere(i) => return &mut self.elsewhere[i].1,
         };
         if target { &mut self.models.target } else { &mut self.other }
@@ -89,7 +92,7 @@ pub(super) fn run(arguments: &NoiseArguments) -> Result<bool> {
     let max_tokens = arguments.max_tokens as usize;
     let mut status = StatusLine::new();
 
-    let mut comparisons = comparisons(&bench, chosen, &mut left_out);
+    let mut comparisons = comparisons(&bench, chosen);
     let mut decisions = Vec::new();
     let mut row_gaps: Vec<Vec<Option<f64>>> = Vec::new();
     for (index, prompt) in prompts.iter().enumerate() {
@@ -201,6 +204,17 @@ fn open(
     });
     let other = settings::open_again(name, &arguments.models.device);
     machine::set_kernels(chosen);
+    let rounded = match models.target.weight_type() {
+        WeightType::Bf16 => {
+            left_out.push("rounded weights: the file has bf16 already".into());
+            None
+        }
+        _ => {
+            let mut model = settings::open_again(name, &arguments.models.device)?;
+            model.language_model().round_to_bf16();
+            Some(model)
+        }
+    };
     let mut elsewhere = Vec::new();
     for &device in device::available() {
         if device == arguments.models.device {
@@ -217,7 +231,7 @@ fn open(
     machine::set_kernels(Kernels::RowInvariant);
     let promises = device::row_invariant(&arguments.models.device);
     machine::set_kernels(chosen);
-    Ok(Bench { models, other: other?, elsewhere, chosen, promises: promises? })
+    Ok(Bench { models, other: other?, rounded, elsewhere, chosen, promises: promises? })
 }
 
 fn encode(
@@ -244,7 +258,7 @@ fn encode(
 }
 
 /// Everything that is compared, with both sets of kernels.
-fn comparisons(bench: &Bench, chosen: Kernels, left_out: &mut Vec<String>) -> Vec<Comparison> {
+fn comparisons(bench: &Bench, chosen: Kernels) -> Vec<Comparison> {
     let stored = bench.models.target.weight_type();
     let (ours, general) = (base(Kernels::RowInvariant), base(Kernels::General));
     let many = ours.threads.max(2);
@@ -265,19 +279,22 @@ fn comparisons(bench: &Bench, chosen: Kernels, left_out: &mut Vec<String>) -> Ve
         let (one, other) = (Launch { threads: 1, ..launch }, Launch { threads: many, ..launch });
         add("threads", format!("{many} threads instead of 1"), one, other, promised);
     }
-    let widened = Launch { weights: Held::Widened, ..ours };
-    let words = format!("weights held as f32 instead of {stored}");
-    if stored == WeightType::Bf16 {
-        all.push(Comparison::new("weights", words, [ours, widened], bench.promises));
-    } else {
-        left_out.push(format!("weights: those of the file are {stored}, held as f32 only"));
-    }
     let (a, b) = match chosen {
         Kernels::RowInvariant => (ours, general),
         Kernels::General => (general, ours),
     };
     let words = format!("{} kernels instead of {}", kernels_name(b.kernels), kernels_name(chosen));
     all.push(Comparison::new("kernels", words, [a, b], false));
+    if stored == WeightType::Bf16 {
+        let widened = Launch { weights: Held::Widened, ..ours };
+        let words = "the same weights held as f32 instead of bf16".into();
+        all.push(Comparison::new("weights", words, [ours, widened], bench.promises));
+    }
+    if bench.rounded.is_some() {
+        let rounded = Launch { weights: Held::Rounded, ..a };
+        let words = format!("weights rounded from {stored} to bf16");
+        all.push(Comparison::new("weights", words, [a, rounded], false));
+    }
     for (i, (device, _)) in bench.elsewhere.iter().enumerate() {
         let there = Launch { weights: Held::Elsewhere(i), ..a };
         all.push(Comparison::new("device", format!("on {device}"), [a, there], false));

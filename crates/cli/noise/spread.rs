@@ -32,6 +32,8 @@ pub(super) enum Held {
     Stored,
     /// As f32 with the values of the file.
     Widened,
+    /// As f32, rounded to the nearest bf16 values.
+    Rounded,
     /// Wherever another device wants them.
     Elsewhere(usize),
 }
