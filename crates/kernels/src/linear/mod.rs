@@ -19,7 +19,7 @@
 //! // Lane 0 meets lane 2 before lane 1.
 //! let sum = |weights: &[f32; 3]| {
 //!     let mut y = [0.0];
-//!     linear(&[1.0; 3], 1, Weight::F32(weights), None, &mut y);
+//!     linear(&[1.0; 3], 3, Weight::F32(weights), None, &mut y);
 //!     y[0]
 //! };
 //! assert_eq!(sum(&[1e8, 1.0, -1e8]), 1.0);
