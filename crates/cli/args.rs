@@ -32,6 +32,8 @@ pub(crate) enum Command {
     /// Explain what two models have in common, and estimate what drafting gains on a text.
     #[command(allow_negative_numbers = true)]
     Pair(Box<PairArguments>),
+    /// Measure what temperature 0 leaves to chance: gaps, the spread of logits, and whether runs part.
+    Noise(Box<NoiseArguments>),
     /// Prove that the text follows the target's law, and that wrong samplers are caught.
     Verify(Box<VerifyArguments>),
     /// Make the keys of a watermark, and calibrate its detector.
@@ -382,6 +384,66 @@ impl PairArguments {
             kernels: KernelsArgument::RowInvariant,
         }
     }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NoiseArguments {
+    /// The only prompt, instead of a list.
+    #[arg(conflicts_with = "prompts")]
+    pub(crate) prompt: Option<String>,
+    /// A file with one prompt a line [default: 32 openings of tales from fable's held-out text; with
+    /// --endpoint the first of them].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prompts: Option<PathBuf>,
+    /// Greedy texts of each prompt. Here each in other circumstances: draft, threads, company.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub(crate) runs: u32,
+    /// The most tokens of each text.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_tokens: u32,
+    #[command(flatten)]
+    pub(crate) models: ModelArguments,
+    #[command(flatten)]
+    pub(crate) endpoint: EndpointArguments,
+    /// Write noise.json, noise.html and every single output (outputs.jsonl) into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) report: Option<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Somebody else's engine. If the environment has DRAFTPROOF_API_KEY it is sent as a bearer token.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Endpoint")]
+pub(crate) struct EndpointArguments {
+    /// Ask an OpenAI-compatible server instead: the base, such as http://127.0.0.1:8000/v1. The key,
+    /// if it needs one, is read from the variable DRAFTPROOF_API_KEY.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "draft_model", "drafter", "device", "draft_device", "threads", "kernels"])]
+    pub(crate) endpoint: Option<String>,
+    /// Which of its interfaces.
+    #[arg(long, value_enum, default_value_t = ApiArgument::Completions, requires = "endpoint")]
+    pub(crate) api: ApiArgument,
+    /// The model's name there.
+    #[arg(long, value_name = "NAME", requires = "endpoint", default_value = "default")]
+    pub(crate) endpoint_model: String,
+    /// The seed sent with every request.
+    #[arg(long, value_name = "N", requires = "endpoint", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
+    pub(crate) seed: i64,
+    /// Requests under way at once.
+    #[arg(long, value_name = "N", requires = "endpoint", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) concurrency: u16,
+    /// The longest wait for a reply.
+    #[arg(long, value_name = "SECONDS", requires = "endpoint", default_value_t = 120, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) timeout: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ApiArgument {
+    /// /completions: the prompt as it is.
+    Completions,
+    /// /chat/completions: the prompt as a user's message.
+    Chat,
 }
 
 #[derive(Debug, Args)]

@@ -21,10 +21,12 @@ mod engine;
 mod generate;
 mod logprobs;
 mod measure;
+mod noise;
 mod output;
 mod pair;
 mod replay;
 mod report;
+mod reproducibility;
 mod settings;
 mod stops;
 mod verify;
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
         Command::Pair(arguments) => pair::run(&arguments),
+        Command::Noise(arguments) => noise::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Watermark(WatermarkCommand::Keygen(arguments)) => {
             watermark::keygen(&arguments).map(|()| true)

@@ -155,7 +155,7 @@ fn text(arguments: &PairArguments, target: &Model) -> Result<Option<Vec<Token>>>
     };
     let text = match &arguments.prompt_file {
         Some(path) => settings::read_text(path)?,
-        None => bench::PROMPTS.to_owned(),
+        None => settings::PROMPTS.to_owned(),
     };
     let tokens = tokenizer.encode(&text)?;
     anyhow::ensure!(!tokens.is_empty(), "--prompt-file: expected a text, found none");

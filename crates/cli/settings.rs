@@ -94,6 +94,9 @@ pub(crate) const DEFAULT_MODEL: &str = "builtin:fable";
 /// Models with arbitrary weights, for `bench`.
 pub(crate) const SYNTHETIC: &str = "synthetic:";
 
+/// Openings of tales from fable's held-out text.
+pub(crate) const PROMPTS: &str = include_str!("../../models/fable/prompts.txt");
+
 fn name_of(kind: DrafterKind) -> &'static str {
     match kind {
         DrafterKind::Model => "model",

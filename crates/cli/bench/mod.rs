@@ -23,13 +23,10 @@ use serde::Serialize;
 use crate::{
     args::{BenchArguments, VerifyRule},
     measure::{OutFile, StatusLine, median},
-    settings::{self, Models, SYNTHETIC},
+    settings::{self, Models, PROMPTS, SYNTHETIC},
 };
 use passes::{Determinism, PassCosts, Prefill};
 use texts::{Roofline, Speed, Task, Way};
-
-/// Openings of tales from fable's held-out text.
-pub(crate) const PROMPTS: &str = include_str!("../../../models/fable/prompts.txt");
 
 /// All that is measured; the JSON document.
 #[derive(Debug, Serialize)]

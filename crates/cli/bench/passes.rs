@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::measure::median;
 
 /// The most rows of a pass that are measured.
-pub(super) const MOST_ROWS: usize = 16;
+pub(crate) const MOST_ROWS: usize = 16;
 
 /// Times of passes after a prefix of a few tokens.
 #[derive(Clone, Debug, Serialize)]
@@ -51,13 +51,13 @@ pub(super) struct Prefill {
 
 /// The same model with burn's own kernels and f32 weights, its passes in turn with ours.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Determinism {
+pub(crate) struct Determinism {
     /// A pass of one row with general kernels, in passes of one row with row-invariant ones.
-    pub(super) general_t1: f64,
+    pub(crate) general_t1: f64,
     /// A pass of five rows with general kernels, in its own passes of one row.
-    pub(super) general_v5: f64,
+    pub(crate) general_v5: f64,
     /// A pass of five rows with row-invariant kernels, in its own passes of one row.
-    pub(super) row_invariant_v5: f64,
+    pub(crate) row_invariant_v5: f64,
 }
 
 /// One thing to time: a model with an open sequence, and how many rows a pass has.
@@ -251,7 +251,7 @@ pub(super) fn prefill(model: &mut Model, text: &[Token], peak: f64) -> Result<Pr
 }
 
 /// What the promise costs; `general` is the same model, loaded for general kernels.
-pub(super) fn determinism(
+pub(crate) fn determinism(
     target: &mut Model,
     general: &mut Model,
     text: &[Token],

@@ -25,6 +25,15 @@ pub fn open(name: &str) -> Result<Device, Error> {
     }
 }
 
+/// Whether rows on the device called `name` are independent bit for bit, with the kernels that are
+/// chosen now.
+///
+/// # Errors
+/// As [`open`].
+pub fn row_invariant(name: &str) -> Result<bool, Error> {
+    Ok(draftproof_kernels::burn::row_invariant(&open(name)?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -37,5 +46,12 @@ mod tests {
         let message = open("tpu").unwrap_err().to_string();
         assert!(message.contains("\"tpu\"") && message.contains("cpu"), "{message}");
         assert!(open("").is_err());
+    }
+
+    #[cfg(feature = "cpu")]
+    #[test]
+    fn the_cpu_keeps_its_bits() {
+        assert!(row_invariant("cpu").unwrap());
+        assert!(row_invariant("tpu").is_err());
     }
 }

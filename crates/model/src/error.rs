@@ -85,6 +85,9 @@ pub enum Error {
         /// What fails, and in which line.
         reason: String,
     },
+    /// What a device computed could not be read back.
+    #[error("the device failed: {0}")]
+    Backend(String),
     /// A device that this build does not have.
     #[error("device {name:?}: expected one of {available}, which this build contains")]
     Device {

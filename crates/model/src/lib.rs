@@ -48,6 +48,7 @@ pub mod mlp;
 mod model;
 pub mod names;
 pub mod pair;
+pub mod reduction;
 pub mod rope;
 pub mod synthetic;
 mod token_bytes;
