@@ -401,16 +401,16 @@ pub(crate) struct NoiseArguments {
     /// The most tokens of each text.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_tokens: u32,
-    #[command(flatten)]
-    pub(crate) models: ModelArguments,
-    #[command(flatten)]
-    pub(crate) endpoint: EndpointArguments,
     /// Write noise.json, noise.html and every single output (outputs.jsonl) into this folder.
     #[arg(long, value_name = "DIR")]
     pub(crate) report: Option<PathBuf>,
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) models: ModelArguments,
+    #[command(flatten)]
+    pub(crate) endpoint: EndpointArguments,
 }
 
 /// Somebody else's engine. If the environment has DRAFTPROOF_API_KEY it is sent as a bearer token.
