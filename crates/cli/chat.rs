@@ -28,8 +28,8 @@ pub(crate) fn prompt(
     };
     let Some(template) = target.chat_template() else {
         bail!(
-            "{name} has no chat template: expected one in tokenizer_config.json or \
-             chat_template.jinja; drop --chat to give it the text as it is"
+            "{name} has no chat template: expected one in tokenizer_config.json, \
+             chat_template.jinja or the GGUF file; drop --chat to give it the text as it is"
         );
     };
     // The special tokens are in the text.

@@ -116,10 +116,10 @@ impl Model {
         };
         let network = config.transformer.init(&mut weights)?;
         let (parameters, weight_type) = (weights.parameters(), weights.weight_type());
-        let (generation_config, chat_template) = (GenerationConfig::default(), None);
+        let chat_template = weights.chat_template()?;
         let parts = Parts {
             config,
-            generation_config,
+            generation_config: GenerationConfig::default(),
             tokenizer,
             chat_template,
             parameters,
@@ -181,7 +181,7 @@ impl Model {
         self.tokenizer.as_ref()
     }
 
-    /// The template that makes a prompt of a conversation, if the folder has one.
+    /// The template that makes a prompt of a conversation, if there is one.
     #[must_use]
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.chat_template.as_ref()
