@@ -116,7 +116,8 @@ pub trait LanguageModel: fmt::Debug {
     ///
     /// # Errors
     /// An empty pass, more rows than tokens, a sequence that is not open or occurs twice, a token
-    /// that the model does not [know](Self::knows), or a sequence longer than the context. Nothing is appended then.
+    /// that the model does not [know](Self::knows), or a sequence longer than the context. Nothing is
+    /// appended then.
     fn forward(&mut self, batch: &[Pass<'_>]) -> Result<Vec<Rows>, ModelError>;
 
     /// The number of tokens the sequence holds.
