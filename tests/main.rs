@@ -2,6 +2,8 @@
 
 // Runs the program and takes its results apart.
 mod harness;
+// A small OpenAI-compatible server that a test controls.
+mod server;
 // Small models, written on the fly, whose logits a test chooses.
 mod tiny;
 
@@ -10,6 +12,8 @@ mod architecture;
 // Equal bit for bit once all kernels are row-invariant; nearly so until then.
 mod bench;
 mod bits;
+// Conversations: templates, turns, ends.
+mod chat;
 // The contract card and its hash.
 mod contract;
 // Marks that are found, and everything else that is not.
@@ -26,8 +30,14 @@ mod errors;
 mod gguf;
 // What `generate` prints, where, in which form; each flag when all is well.
 mod generate;
+// What temperature 0 leaves to chance, here and behind a server of our own.
+mod noise;
+// Drafts of another vocabulary, and what `pair` finds.
+mod pair;
 // Faults that came back to us.
 mod regression;
+// Each line of the contract's statement of what is reproducible.
+mod reproducibility;
 // Every setting reaches the text.
 mod sampler;
 // Whole characters, as they are decided; closed pipes.

@@ -29,6 +29,11 @@ pub(crate) enum Command {
     Replay(ReplayArguments),
     /// Measure what passes cost and what speculation gains: tables to stdout, or one JSON document.
     Bench(Box<BenchArguments>),
+    /// Explain what two models have in common, and estimate what drafting gains on a text.
+    #[command(allow_negative_numbers = true)]
+    Pair(Box<PairArguments>),
+    /// Measure what temperature 0 leaves to chance: gaps, the spread of logits, and whether runs part.
+    Noise(Box<NoiseArguments>),
     /// Prove that the text follows the target's law, and that wrong samplers are caught.
     Verify(Box<VerifyArguments>),
     /// Make the keys of a watermark, and calibrate its detector.
@@ -195,6 +200,8 @@ pub(crate) struct GenerateArguments {
     #[command(flatten)]
     pub(crate) prompt: PromptArguments,
     #[command(flatten)]
+    pub(crate) chat: ChatArguments,
+    #[command(flatten)]
     pub(crate) ends: EndArguments,
     #[command(flatten)]
     pub(crate) models: ModelArguments,
@@ -219,9 +226,6 @@ pub(crate) struct GenerateArguments {
     /// logits and under the sampler's contract.
     #[arg(long, value_name = "N", requires = "json")]
     pub(crate) logprobs: Option<usize>,
-    /// Treat the prompt as a chat message (not supported yet).
-    #[arg(long)]
-    pub(crate) chat: bool,
     /// Record every decision, for `draftproof replay`.
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
@@ -248,6 +252,20 @@ pub(crate) struct PromptArguments {
     /// The prompt as token ids, taken as they are (no bos is added).
     #[arg(long, value_name = "ID,ID,…", value_delimiter = ',')]
     pub(crate) prompt_ids: Option<Vec<u32>>,
+}
+
+/// The prompt as a conversation.
+#[derive(Debug, Args)]
+pub(crate) struct ChatArguments {
+    /// The prompt is what a user says: the model's own chat template makes a text of it.
+    #[arg(long, conflicts_with = "prompt_ids")]
+    pub(crate) chat: bool,
+    /// With --chat: what the model is told to be.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Chat from a JSON list of {"role": …, "content": …}; a prompt, if given, is one more turn.
+    #[arg(long, value_name = "FILE.json", conflicts_with = "prompt_ids")]
+    pub(crate) chat_file: Option<PathBuf>,
 }
 
 /// What ends a text.
@@ -336,6 +354,105 @@ pub(crate) struct BenchArguments {
     /// Compare two such documents instead of measuring.
     #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], exclusive = true)]
     pub(crate) compare: Option<Vec<PathBuf>>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PairArguments {
+    /// The target: a folder in Hugging Face layout, a GGUF file, or builtin:NAME.
+    #[arg(value_name = "TARGET")]
+    pub(crate) target: String,
+    /// The draft model, in the same form.
+    #[arg(value_name = "DRAFT")]
+    pub(crate) draft: String,
+    /// The text on which the draft is tried [default: openings of tales].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prompt_file: Option<PathBuf>,
+    /// Where both run.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub(crate) device: String,
+    /// How many threads of the CPU share the work [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) threads: Option<u16>,
+    #[command(flatten)]
+    pub(crate) sampler: SamplerArguments,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl PairArguments {
+    /// The models as the other commands name them.
+    pub(crate) fn models(&self) -> ModelArguments {
+        ModelArguments {
+            model: self.target.clone(),
+            draft_model: Some(self.draft.clone()),
+            drafter: None,
+            device: self.device.clone(),
+            draft_device: None,
+            threads: self.threads,
+            kernels: KernelsArgument::RowInvariant,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NoiseArguments {
+    /// The only prompt, instead of a list.
+    #[arg(conflicts_with = "prompts")]
+    pub(crate) prompt: Option<String>,
+    /// A file with one prompt a line [default: 32 openings of tales from fable's held-out text; with
+    /// --endpoint the first of them].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prompts: Option<PathBuf>,
+    /// Greedy texts of each prompt. Here each in other circumstances: draft, threads, company.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub(crate) runs: u32,
+    /// The most tokens of each text.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_tokens: u32,
+    /// Write noise.json, noise.html and every single output (outputs.jsonl) into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) report: Option<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) models: ModelArguments,
+    #[command(flatten)]
+    pub(crate) endpoint: EndpointArguments,
+}
+
+/// Somebody else's engine. If the environment has DRAFTPROOF_API_KEY it is sent as a bearer token.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Endpoint")]
+pub(crate) struct EndpointArguments {
+    /// Ask an OpenAI-compatible server instead: the base, such as http://127.0.0.1:8000/v1. The key,
+    /// if it needs one, is read from the variable DRAFTPROOF_API_KEY.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "draft_model", "drafter", "device", "draft_device", "threads", "kernels"])]
+    pub(crate) endpoint: Option<String>,
+    /// Which of its interfaces.
+    #[arg(long, value_enum, default_value_t = ApiArgument::Completions, requires = "endpoint")]
+    pub(crate) api: ApiArgument,
+    /// The model's name there.
+    #[arg(long, value_name = "NAME", requires = "endpoint", default_value = "default")]
+    pub(crate) endpoint_model: String,
+    /// The seed sent with every request.
+    #[arg(long, value_name = "N", requires = "endpoint", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
+    pub(crate) seed: i64,
+    /// Requests under way at once.
+    #[arg(long, value_name = "N", requires = "endpoint", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) concurrency: u16,
+    /// The longest wait for a reply.
+    #[arg(long, value_name = "SECONDS", requires = "endpoint", default_value_t = 120, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) timeout: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ApiArgument {
+    /// /completions: the prompt as it is.
+    Completions,
+    /// /chat/completions: the prompt as a user's message.
+    Chat,
 }
 
 #[derive(Debug, Args)]

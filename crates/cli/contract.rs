@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     args::{ContractArguments, EndArguments, Mask},
+    reproducibility::LINES,
     settings::{self, open_target},
     watermark,
 };
@@ -41,7 +42,7 @@ impl Contract {
                 "vocabulary": target.vocab(),
             },
             "sampler": settings,
-            "ends": { "eos": eos, "stop": ends.stop },
+            "ends": { "eos": eos, "stop": settings::stops(ends, target) },
         });
         if let Some(watermark) = sampler.watermark() {
             let entries = watermark.entries().into_iter();
@@ -88,6 +89,7 @@ impl Contract {
                 "title": title,
                 "text": text,
             })).collect::<Vec<_>>(),
+            "reproducibility": LINES,
         })
     }
 }
@@ -172,6 +174,10 @@ pub(crate) fn run(arguments: &ContractArguments) -> Result<()> {
     }
     for (number, (title, text)) in contract.points(&target).into_iter().enumerate() {
         writeln!(out, "\n{}. {title}\n   {text}", number + 1)?;
+    }
+    writeln!(out, "\nreproducible across")?;
+    for line in LINES {
+        writeln!(out, "  {}: {} ({})", line.across, line.holds.words(), line.when)?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use draftproof_decode::{
     draft::{
         Drafter, NoDrafter,
         length::{CostModel, DraftLength},
+        mapped::Mapped,
         model::ModelDrafter,
         ngram::NgramDrafter,
     },
@@ -56,11 +57,17 @@ pub(crate) fn with_engine<T>(
     meter: &mut Meter,
     body: impl FnOnce(&mut Engine<'_>) -> T,
 ) -> T {
-    let mut model_drafter;
+    let (mut model_drafter, mut mapped);
     let (mut ngram, mut none) = (NgramDrafter, NoDrafter);
     let drafter: &mut dyn Drafter = match (kind, &mut models.draft) {
         (DrafterKind::Model, Some(draft)) => {
-            let draft: &mut dyn LanguageModel = draft.language_model();
+            let draft: &mut dyn LanguageModel = match &models.map {
+                None => draft.language_model(),
+                Some(map) => {
+                    mapped = Mapped::new(draft.language_model(), map);
+                    &mut mapped
+                }
+            };
             model_drafter = match rule {
                 VerifyRule::Coupled => ModelDrafter::racing(draft),
                 VerifyRule::Rejection | VerifyRule::Block => ModelDrafter::new(draft),

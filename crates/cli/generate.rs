@@ -13,6 +13,7 @@ use draftproof_decode::{
 
 use crate::{
     args::{GenerateArguments, Mask, VerifyRule},
+    chat,
     contract::Contract,
     engine::{draft_len, verifier, with_engine},
     measure::{Costs, WallClock, pass_time},
@@ -24,9 +25,7 @@ use crate::{
 };
 
 pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
-    if arguments.chat {
-        bail!("--chat is not supported yet: chat templates are not read; give the text as it is");
-    }
+    let chat = chat::wanted(&arguments.chat)?;
     if arguments.show_draft && arguments.n > 1 {
         bail!("--show-draft colours one continuation as it comes; drop it or --n {}", arguments.n);
     }
@@ -39,7 +38,11 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
     let draft_len_argument = watermark::draft_len(arguments, &sampler)?;
     let mask = arguments.watermark.watermark_mask;
     let contract = Contract::new(&models.target, &sampler, &arguments.ends, mask).hash();
-    let prompt = settings::prompt(&arguments.prompt, &models.target)?;
+    let prompt = if chat {
+        chat::prompt(&arguments.chat, &arguments.prompt, &models.target)?
+    } else {
+        settings::prompt(&arguments.prompt, &models.target)?
+    };
     let limits = Limits {
         max_tokens: arguments.max_tokens,
         eos: settings::eos(&arguments.ends, &models.target),
@@ -53,7 +56,8 @@ pub(crate) fn run(arguments: &GenerateArguments) -> Result<()> {
         .map(|sequence| Session::new(&prompt, Seed { seed, sequence }, limits.clone()))
         .collect();
     let tokenizer = models.target.tokenizer().cloned();
-    let mut output = Output::new(arguments, tokenizer.as_deref(), &prompt);
+    let stops = settings::stops(&arguments.ends, &models.target);
+    let mut output = Output::new(arguments, tokenizer.as_deref(), &prompt, &stops);
     if let Some(file) = &arguments.trace {
         let target = models.target.language_model();
         let run = Run {

@@ -14,6 +14,7 @@ macro_rules! eprintln {
 mod args;
 mod bench;
 mod calibrate;
+mod chat;
 mod contract;
 mod detect;
 mod devices;
@@ -21,9 +22,12 @@ mod engine;
 mod generate;
 mod logprobs;
 mod measure;
+mod noise;
 mod output;
+mod pair;
 mod replay;
 mod report;
+mod reproducibility;
 mod settings;
 mod stops;
 mod verify;
@@ -41,6 +45,8 @@ fn main() -> ExitCode {
         Command::Contract(arguments) => contract::run(&arguments).map(|()| true),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
+        Command::Pair(arguments) => pair::run(&arguments),
+        Command::Noise(arguments) => noise::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Watermark(WatermarkCommand::Keygen(arguments)) => {
             watermark::keygen(&arguments).map(|()| true)

@@ -36,7 +36,7 @@ pub(crate) fn pass_time(
     rows: usize,
 ) -> Result<Duration> {
     // A draft may know fewer ids than the text holds; which they are does not change the time.
-    let known = |&token: &Token| if token.index() < model.vocab() { token } else { Token(0) };
+    let known = |&token: &Token| if model.knows(token) { token } else { Token(0) };
     let prefix: Vec<Token> = prefix.iter().map(known).collect();
     let sequence = model.open()?;
     let timed = (|| {

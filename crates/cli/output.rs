@@ -36,10 +36,11 @@ impl<'a> Output<'a> {
         arguments: &'a GenerateArguments,
         tokenizer: Option<&'a Tokenizer>,
         prompt: &[Token],
+        stops: &[String],
     ) -> Self {
         let text = || Text {
             decoder: tokenizer.map(|tokenizer| tokenizer.decoder_after(prompt)),
-            stops: Stops::new(&arguments.ends.stop),
+            stops: Stops::new(stops),
             text: String::new(),
             logprobs: Vec::new(),
         };

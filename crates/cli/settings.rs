@@ -9,11 +9,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use draftproof_decode::{Decimal, Sampler, Settings, Token};
+use draftproof_decode::{Decimal, Sampler, Settings, Token, draft::mapped::TokenMap};
 use draftproof_model::{
     GenerationConfig, Model, Role, device,
     machine::{self, Kernels},
-    pair,
+    pair::{self, Pairing},
 };
 
 use crate::args::{
@@ -27,6 +27,8 @@ pub(crate) struct Models {
     pub(crate) target: Model,
     /// Present when the drafter is [`DrafterKind::Model`].
     pub(crate) draft: Option<Model>,
+    /// Present when the draft has other ids.
+    pub(crate) map: Option<TokenMap>,
     pub(crate) drafter: DrafterKind,
 }
 
@@ -35,7 +37,7 @@ impl Models {
     pub(crate) fn alone(name: &str, arguments: &ModelArguments) -> Result<Self> {
         prepare(arguments);
         let target = open(name, Role::Target, &arguments.device)?;
-        Ok(Self { target, draft: None, drafter: DrafterKind::None })
+        Ok(Self { target, draft: None, map: None, drafter: DrafterKind::None })
     }
 
     pub(crate) fn load(arguments: &ModelArguments) -> Result<Self> {
@@ -57,14 +59,32 @@ impl Models {
         if let (Some(device), None) = (&arguments.draft_device, &draft_name) {
             bail!("--draft-device {device} is not used without a draft model; drop it");
         }
-        let draft_device = arguments.draft_device.as_ref().unwrap_or(&arguments.device);
-        let mut draft =
-            draft_name.map(|name| open(&name, Role::Draft, draft_device)).transpose()?;
+        let mut draft = draft_name.map(|name| open_draft(&name, arguments)).transpose()?;
+        let mut map = None;
         if let Some(draft) = &mut draft {
-            let shared = pair::check(&target, draft)?.shared;
-            draft.language_model().limit_vocab(shared);
+            let pairing = pair::check(&target, draft)?;
+            if let Pairing::OtherIds { map, difference } = &pairing {
+                eprintln!(
+                    "draftproof: {difference}: ids are translated; {} of the target's {} tokens \
+                     are in both and may be drafted",
+                    map.shared(),
+                    map.vocab()
+                );
+            }
+            map = adapt(pairing, draft);
         }
-        Ok(Self { target, draft, drafter: arguments.drafter.unwrap_or(default) })
+        Ok(Self { target, draft, map, drafter: arguments.drafter.unwrap_or(default) })
+    }
+}
+
+/// Makes the draft fit the target: cuts ids that it has beyond, or gives the map that it needs.
+pub(crate) fn adapt(pairing: Pairing, draft: &mut Model) -> Option<TokenMap> {
+    match pairing {
+        Pairing::OtherIds { map, .. } => Some(map),
+        same => {
+            draft.language_model().limit_vocab(same.shared());
+            None
+        }
     }
 }
 
@@ -73,6 +93,9 @@ const BUILTIN: &str = "builtin:";
 pub(crate) const DEFAULT_MODEL: &str = "builtin:fable";
 /// Models with arbitrary weights, for `bench`.
 pub(crate) const SYNTHETIC: &str = "synthetic:";
+
+/// Openings of tales from fable's held-out text.
+pub(crate) const PROMPTS: &str = include_str!("../../models/fable/prompts.txt");
 
 fn name_of(kind: DrafterKind) -> &'static str {
     match kind {
@@ -91,6 +114,12 @@ pub(crate) fn open_cpu(name: &str) -> Result<Model> {
 pub(crate) fn open_target(arguments: &ModelArguments) -> Result<Model> {
     prepare(arguments);
     open(&arguments.model, Role::Target, &arguments.device)
+}
+
+/// The draft alone.
+pub(crate) fn open_draft(name: &str, arguments: &ModelArguments) -> Result<Model> {
+    let device = arguments.draft_device.as_ref().unwrap_or(&arguments.device);
+    open(name, Role::Draft, device)
 }
 
 /// A target once more, with the kernels chosen by now.
@@ -236,6 +265,18 @@ pub(crate) fn eos(arguments: &EndArguments, target: &Model) -> Vec<Token> {
     if arguments.ignore_eos { Vec::new() } else { target.eos().to_vec() }
 }
 
+/// The strings that end the text: those typed and, unless the ends that come with the model are
+/// ignored, its own.
+pub(crate) fn stops(arguments: &EndArguments, target: &Model) -> Vec<String> {
+    let mut stops = arguments.stop.clone();
+    // Without a tokenizer there is no text to look for them in.
+    if !arguments.ignore_eos && target.tokenizer().is_some() {
+        let own = &target.generation_config().stop_strings;
+        stops.extend(own.iter().filter(|stop| !arguments.stop.contains(stop)).cloned());
+    }
+    stops
+}
+
 /// The prompt's tokens, from wherever it was given.
 pub(crate) fn prompt(arguments: &PromptArguments, target: &Model) -> Result<Vec<Token>> {
     if let Some(ids) = &arguments.prompt_ids {
@@ -245,9 +286,18 @@ pub(crate) fn prompt(arguments: &PromptArguments, target: &Model) -> Result<Vec<
         }
         return Ok(ids.iter().copied().map(Token).collect());
     }
-    let text = match (&arguments.prompt, &arguments.prompt_file) {
-        (Some(text), _) => text.clone(),
-        (None, Some(path)) if path != Path::new("-") => read_text(path)?,
+    let text = prompt_text(arguments)?;
+    let Some(tokenizer) = target.tokenizer() else {
+        bail!("{} has no tokenizer; give the prompt with --prompt-ids", target.name());
+    };
+    Ok(tokenizer.encode(&text)?)
+}
+
+/// The prompt's text, from wherever it was given.
+pub(crate) fn prompt_text(arguments: &PromptArguments) -> Result<String> {
+    match (&arguments.prompt, &arguments.prompt_file) {
+        (Some(text), _) => Ok(text.clone()),
+        (None, Some(path)) if path != Path::new("-") => read_text(path),
         (None, file) => {
             ensure!(
                 file.is_some() || !io::stdin().is_terminal(),
@@ -256,13 +306,9 @@ pub(crate) fn prompt(arguments: &PromptArguments, target: &Model) -> Result<Vec<
             );
             let mut bytes = Vec::new();
             io::stdin().read_to_end(&mut bytes).context("standard input")?;
-            utf8(bytes).context("standard input")?
+            utf8(bytes).context("standard input")
         }
-    };
-    let Some(tokenizer) = target.tokenizer() else {
-        bail!("{} has no tokenizer; give the prompt with --prompt-ids", target.name());
-    };
-    Ok(tokenizer.encode(&text)?)
+    }
 }
 
 pub(crate) fn read_text(path: &Path) -> Result<String> {

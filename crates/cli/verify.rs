@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use draftproof_decode::{LanguageModel, Token};
+use draftproof_decode::{LanguageModel, Token, draft::mapped::Mapped};
 use draftproof_model::{
     Model,
     machine::{self, Kernels},
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<bool> {
     let mut models = Models::load(&arguments.models)?;
     let prompt = prompt(&arguments.prompt, &models.target)?;
     let costs = engine::costs(&models);
-    let Models { target, draft, .. } = &mut models;
+    let Models { target, draft, map, .. } = &mut models;
     let name = match draft {
         Some(draft) => format!("{} with {}", target.name(), draft.name()),
         None => target.name().to_owned(),
@@ -75,10 +75,19 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<bool> {
         Some(tokenizer) => tokenizer.encode_bare(HUMAN)?,
         None => Vec::new(),
     };
+    let mut mapped;
+    let draft: Option<&mut dyn LanguageModel> = match (draft, &*map) {
+        (None, _) => None,
+        (Some(draft), None) => Some(draft.language_model()),
+        (Some(draft), Some(map)) => {
+            mapped = Mapped::new(draft.language_model(), map);
+            Some(&mut mapped)
+        }
+    };
     let mut pair = Pair {
         name,
         target: target.language_model(),
-        draft: draft.as_mut().map(|draft| draft.language_model() as &mut dyn LanguageModel),
+        draft,
         prompt,
         eos,
         human,

@@ -2,7 +2,7 @@
 //! costs, and what it does gain.
 
 mod compare;
-mod passes;
+pub(crate) mod passes;
 mod tables;
 mod texts;
 
@@ -22,13 +22,10 @@ use serde::Serialize;
 use crate::{
     args::{BenchArguments, ModelArguments, VerifyRule},
     measure::{OutFile, StatusLine, median},
-    settings::{self, Models, SYNTHETIC},
+    settings::{self, Models, PROMPTS, SYNTHETIC},
 };
 use passes::{Determinism, PassCosts, Prefill};
 use texts::{Roofline, Speed, Task, Way};
-
-/// Openings of tales from fable's held-out text.
-const PROMPTS: &str = include_str!("../../../models/fable/prompts.txt");
 
 /// All that is measured; the JSON document.
 #[derive(Debug, Serialize)]
@@ -87,11 +84,11 @@ impl ModelFacts {
 
 /// The draft length that should be best at a temperature, from alpha, c and v.
 #[derive(Clone, Debug, Serialize)]
-struct Optimum {
+pub(crate) struct Optimum {
     temperature: f64,
     alpha: f64,
-    gamma: usize,
-    speedup: f64,
+    pub(crate) gamma: usize,
+    pub(crate) speedup: f64,
 }
 
 /// A [`Speed`] and what was run.
@@ -290,7 +287,7 @@ fn determinism(
     passes::determinism(target, &mut general?, text).map(Some)
 }
 
-fn optimum(temperature: f64, alpha: Option<f64>, costs: &PassCosts) -> Option<Optimum> {
+pub(crate) fn optimum(temperature: f64, alpha: Option<f64>, costs: &PassCosts) -> Option<Optimum> {
     let (alpha, c) = (alpha?, costs.c?);
     let speedup = |gamma: usize| {
         expected_tokens(alpha, gamma) / (gamma as f64 * c + costs.v_at(gamma as f64 + 1.0))

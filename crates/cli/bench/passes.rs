@@ -16,20 +16,20 @@ use serde::Serialize;
 use crate::measure::median;
 
 /// The most rows of a pass that are measured.
-pub(super) const MOST_ROWS: usize = 16;
+pub(crate) const MOST_ROWS: usize = 16;
 
 /// Times of passes after a prefix of a few tokens.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct PassCosts {
+pub(crate) struct PassCosts {
     /// The length of the prefix.
     prefix_tokens: usize,
     /// A pass of one row of the target.
     pub(super) t1_seconds: f64,
     /// Passes of 1, 2, … rows, in passes of one row.
-    pub(super) v: Vec<f64>,
+    pub(crate) v: Vec<f64>,
     /// A pass of one row of the draft, the mean of three after a pass of the target, in passes of one
     /// row of the target.
-    pub(super) c: Option<f64>,
+    pub(crate) c: Option<f64>,
     /// The first pass of the target, of one row: it compiles the kernels that no check of the device
     /// has compiled before.
     pub(super) first_pass_seconds: f64,
@@ -54,13 +54,13 @@ pub(super) struct Prefill {
 
 /// The same model with burn's own kernels and f32 weights, its passes in turn with ours.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Determinism {
+pub(crate) struct Determinism {
     /// A pass of one row with general kernels, in passes of one row with row-invariant ones.
-    pub(super) general_t1: f64,
+    pub(crate) general_t1: f64,
     /// A pass of five rows with general kernels, in its own passes of one row.
-    pub(super) general_v5: f64,
+    pub(crate) general_v5: f64,
     /// A pass of five rows with row-invariant kernels, in its own passes of one row.
-    pub(super) row_invariant_v5: f64,
+    pub(crate) row_invariant_v5: f64,
 }
 
 /// One thing to time: a model with an open sequence, and how many rows a pass has.
@@ -123,16 +123,18 @@ fn cycled(tokens: &[Token], count: usize, vocab: usize) -> Vec<Token> {
     tokens.iter().map(known).cycle().take(count).collect()
 }
 
-/// `on_processor`: whether the target runs where the readers do.
-pub(super) fn measure(
+/// Measures after a prefix of `text`. `on_processor`: whether the target runs where the readers do.
+pub(crate) fn measure(
     target: &mut Model,
-    draft: Option<&mut Model>,
+    mut draft: Option<&mut Model>,
     text: &[Token],
     on_processor: bool,
 ) -> Result<PassCosts> {
     let vocab = draft.as_ref().map_or(target.vocab(), |draft| draft.vocab());
     let bytes = usize::try_from(target.pass_bytes())?;
     let context = target.language_model().context();
+    let draft_context = draft.as_mut().map(|draft| draft.language_model().context());
+    let context = draft_context.map_or(context, |draft| draft.min(context));
     let room = context.checked_sub(MOST_ROWS).filter(|&room| room > 0);
     let room = room.with_context(|| format!("a context of {context} is too short to measure"))?;
     let prefix = cycled(text, text.len().min(room), vocab);
@@ -266,7 +268,7 @@ pub(super) fn prefill(model: &mut Model, text: &[Token], peak: Option<f64>) -> R
 }
 
 /// What the promise costs; `general` is the same model, loaded for general kernels.
-pub(super) fn determinism(
+pub(crate) fn determinism(
     target: &mut Model,
     general: &mut Model,
     text: &[Token],

@@ -95,6 +95,13 @@ pub trait LanguageModel: fmt::Debug {
     /// the model, so that a padding row can never be sampled whatever its logit is.
     fn vocab(&self) -> usize;
 
+    /// Whether a text may hold `token`.
+    ///
+    /// A model that stands for another one in a part of its ids knows fewer than its rows have.
+    fn knows(&self, token: Token) -> bool {
+        token.index() < self.vocab()
+    }
+
     /// The most tokens a sequence can hold.
     fn context(&self) -> usize;
 
@@ -109,7 +116,8 @@ pub trait LanguageModel: fmt::Debug {
     ///
     /// # Errors
     /// An empty pass, more rows than tokens, a sequence that is not open or occurs twice, a token
-    /// outside the vocabulary, or a sequence longer than the context. Nothing is appended then.
+    /// that the model does not [know](Self::knows), or a sequence longer than the context. Nothing is
+    /// appended then.
     fn forward(&mut self, batch: &[Pass<'_>]) -> Result<Vec<Rows>, ModelError>;
 
     /// The number of tokens the sequence holds.

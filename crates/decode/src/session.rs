@@ -104,7 +104,8 @@ pub trait Listener {
         Ok(())
     }
 
-    /// A row of the draft had no law; decoding goes on without the proposal.
+    /// A row of the draft had no law, or the text holds a token that the draft does not know;
+    /// decoding goes on without the proposal.
     fn warning(&mut self, session: SessionId, message: &str) {
         let _ = (session, message);
     }
@@ -315,9 +316,14 @@ impl Session {
         self.pace.learn(&draft.confidence, verdict.accepted, draft.steps);
         self.stats.rounds += 1;
         self.stats.drafted += draft.proposals.len() as u64;
-        if let Some(end @ DraftEnd::UnusableRow { .. }) = &draft.ended {
-            self.stats.unusable_draft_rows += 1;
-            listener.warning(id, &end.to_string());
+        match &draft.ended {
+            Some(end @ DraftEnd::UnusableRow { .. }) => {
+                self.stats.unusable_draft_rows += 1;
+                listener.warning(id, &end.to_string());
+            }
+            // Nothing is drafted from here on.
+            Some(end @ DraftEnd::UnknownToken(_)) => listener.warning(id, &end.to_string()),
+            Some(DraftEnd::ContextFull) | None => {}
         }
         for i in 0..=verdict.accepted {
             let proposal = draft.proposals.get(i);

@@ -1,14 +1,22 @@
 //! Several continuations at once: each is what it would be alone, and nothing is left open.
 
 use draftproof_decode::{
-    Engine, FinishReason, LanguageModel, Limits, Sampler, Session, Settings, TableModel, Token,
-    draft::{Drafter, NoDrafter, length::DraftLength, model::ModelDrafter, ngram::NgramDrafter},
+    Engine, Error, FinishReason, LanguageModel, Limits, Sampler, Session, Settings, TableModel,
+    Token,
+    draft::{
+        Drafter, NoDrafter,
+        length::{CostModel, DraftLength},
+        model::ModelDrafter,
+        ngram::NgramDrafter,
+    },
     error::ListenerError,
     generate,
     noise::{ChaCha, Recorded, Seed},
     session::{Emitted, Listener},
     stats::{Meter, NoClock},
-    verify::{BlockRule, Coupled, Rejection, Verifier},
+    trace::{RecordError, Recorder, Run},
+    verify::{BlockRule, Coupled, FastWatermark, Rejection, Verifier},
+    watermark::{Key, Mode, Scheme, StoredKey, Watermark},
 };
 
 const VOCAB: usize = 6;
@@ -215,4 +223,53 @@ fn unusable_rows() {
         assert_eq!(sessions[0].stats().accepted, 0);
     }
     assert_eq!(table(1).vocab(), VOCAB);
+}
+
+/// Who carries the mark must be agreed: a rule that marks draws on laws that are marked already, or
+/// the reverse, would follow no law that anybody asked for. Mode `fast` with a draft length that
+/// learns from discarded tokens would not follow its own, and a trace of rejection would lie about
+/// its draws.
+#[test]
+fn a_watermark_and_a_rule_that_do_not_go_together_are_refused() {
+    let key = Key::new(vec![3, 1, 4]);
+    let scheme = Scheme { depth: 3, ..Scheme::default() };
+    let key = StoredKey::new(scheme, key, "2026-01-01".into(), None).expect("a key");
+    let watermark = |mode| Watermark::new(&key, mode);
+    let fast = watermark(Mode::Fast);
+    let marking = FastWatermark { watermark: &fast };
+    let plain = || Sampler::new(Settings::default(), VOCAB).expect("settings");
+    let run = |sampler: &Sampler, verifier: &dyn Verifier, draft_len| {
+        let limits = Limits { max_tokens: 4, eos: Vec::new(), draft_len };
+        let mut sessions = [Session::new(&[Token(1)], Seed::default(), limits)];
+        let (mut target, mut draft) = (table(1), table(2));
+        let mut engine = Engine {
+            target: &mut target,
+            drafter: &mut ModelDrafter::new(&mut draft),
+            verifier,
+            sampler,
+            noise: &mut ChaCha,
+            meter: &mut Meter::new(NoClock),
+        };
+        generate(&mut engine, &mut sessions, &mut ())
+    };
+    let auto = DraftLength::Auto(CostModel { draft_step: 0.1, row: 0.1 });
+    let (exact, fast) =
+        (plain().watermarked(watermark(Mode::Exact)), plain().watermarked(fast.clone()));
+    for rule in [&Rejection as &dyn Verifier, &BlockRule, &Coupled] {
+        run(&exact, rule, auto).expect("any rule keeps marked laws");
+        let error = run(&fast, rule, DraftLength::Fixed(2)).expect_err("no draw is marked");
+        assert!(matches!(error, Error::WatermarkRule { fast: true, .. }), "{error}");
+    }
+    for sampler in [&plain(), &exact] {
+        let error = run(sampler, &marking, DraftLength::Fixed(2)).expect_err("marked twice or not");
+        assert!(matches!(error, Error::WatermarkRule { fast: false, .. }), "{error}");
+    }
+    run(&fast, &marking, DraftLength::Fixed(2)).expect("they go together");
+    let error = run(&fast, &marking, auto).expect_err("auto learns from discarded tokens");
+    assert!(matches!(error, Error::WatermarkLength), "{error}");
+    let record =
+        Run { verifier: marking.name(), contract: None, vocab: VOCAB, context: 40, full: false };
+    let error =
+        Recorder::new(&record, &[]).expect_err("its draws are from laws that no line holds");
+    assert!(matches!(error, RecordError::UnknownVerifier { .. }), "{error}");
 }

@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf};
 
+use crate::pair::Difference;
 use draftproof_kernels::burn::check::DeviceFault;
 
 /// A failure to load a model, or to use two of them together.
@@ -69,6 +70,25 @@ pub enum Error {
     /// A text that the tokenizer cannot encode.
     #[error("the text cannot be encoded: {0}")]
     Encode(String),
+    /// Messages for which a chat template raises an exception.
+    #[error("{file}: the chat template refuses the messages: {reason}")]
+    ChatRefused {
+        /// The template's file.
+        file: String,
+        /// What the template says.
+        reason: String,
+    },
+    /// A chat template that does not parse, fails, or does not end.
+    #[error("{file}: the chat template fails: {reason}")]
+    ChatTemplate {
+        /// The template's file.
+        file: String,
+        /// What fails, and in which line.
+        reason: String,
+    },
+    /// What a device computed could not be read back.
+    #[error("the device failed: {0}")]
+    Backend(String),
     /// A device that this build does not have.
     #[error(
         "device {name:?}: expected one of {available}, which this build contains (it lacks {})",
@@ -128,10 +148,11 @@ pub enum Error {
         /// The names that exist.
         available: String,
     },
-    /// A draft whose token ids mean something else than the target's.
+    /// A draft whose token ids mean something else than the target's, and that has too few of its
+    /// strings under other ids.
     #[error(
-        "the draft {draft} cannot be used with the target {target}: token {id} is {in_target} in \
-         the target and {in_draft} in the draft"
+        "the draft {draft} cannot be used with the target {target}: {difference}, and only \
+         {shared} strings are in both, where {needed} are needed (half of the smaller vocabulary)"
     )]
     PairToken {
         /// Name of the target.
@@ -139,11 +160,11 @@ pub enum Error {
         /// Name of the draft.
         draft: String,
         /// The first id that differs.
-        id: u32,
-        /// Its string in the target.
-        in_target: String,
-        /// Its string in the draft.
-        in_draft: String,
+        difference: Difference,
+        /// How many strings are in both.
+        shared: usize,
+        /// How many would do.
+        needed: usize,
     },
     /// Two models of which one has no tokenizer, so that nothing but sizes can be compared.
     #[error(

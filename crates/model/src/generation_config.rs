@@ -31,6 +31,8 @@ pub struct GenerationConfig {
     pub bos: Option<u32>,
     /// The ids that end a text.
     pub eos: Vec<u32>,
+    /// The texts that end a text.
+    pub stop_strings: Vec<String>,
     /// Other settings of the file that would change the law of the text, as `name = value`. Nobody
     /// here acts on them: whoever adopts this configuration has to say so.
     pub unused: Vec<String>,
@@ -70,6 +72,14 @@ struct Raw {
     no_repeat_ngram_size: Option<u64>,
     bos_token_id: Option<u32>,
     eos_token_id: Option<Ids>,
+    stop_strings: Option<Strings>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a text or a list of texts")]
+enum Strings {
+    One(String),
+    Several(Vec<String>),
 }
 
 impl GenerationConfig {
@@ -106,6 +116,11 @@ impl GenerationConfig {
             no_repeat_ngram_size: fields.no_repeat_ngram_size,
             bos: fields.bos_token_id,
             eos: fields.eos_token_id.map(Ids::into_vec).unwrap_or_default(),
+            stop_strings: match fields.stop_strings {
+                None => Vec::new(),
+                Some(Strings::One(text)) => vec![text],
+                Some(Strings::Several(texts)) => texts,
+            },
             unused: unused(&raw),
         })
     }
@@ -145,6 +160,10 @@ mod tests {
         assert_eq!((config.bos, config.eos), (Some(5), vec![7, 9]));
         assert_eq!(config.unused, [""; 0]);
         assert_eq!(parse(r#"{"eos_token_id": 3}"#).unwrap().eos, [3]);
+        for (text, expected) in [(r#""end""#, &["end"][..]), (r#"["a", "b"]"#, &["a", "b"])] {
+            let config = parse(&format!(r#"{{"stop_strings": {text}}}"#)).unwrap();
+            assert_eq!(config.stop_strings, expected);
+        }
         assert_eq!(parse("{}").unwrap(), GenerationConfig::default());
     }
 
@@ -165,6 +184,7 @@ mod tests {
             r#"{"top_k": 1.5}"#,
             r#"{"eos_token_id": "x"}"#,
             r#"{"eos_token_id": -1}"#,
+            r#"{"stop_strings": 7}"#,
         ] {
             assert!(parse(text).is_err(), "{text}");
         }

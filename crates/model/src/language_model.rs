@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use burn::{
-    module::Module,
+    module::{Module, ModuleMapper, Param},
     tensor::{Device, Int, Tensor, TensorData},
 };
 use draftproof_decode::{
@@ -11,6 +11,8 @@ use draftproof_decode::{
     lm::{Pass, Rows, SequenceId, check_batch},
 };
 use draftproof_kernels::burn::largest_tensor;
+
+use half::bf16;
 
 use crate::{
     cache::SequenceCache,
@@ -76,6 +78,25 @@ impl TransformerModel {
     pub fn limit_vocab(&mut self, vocab: usize) {
         self.vocab = self.vocab.min(vocab.max(1));
         self.holes.retain(|&id| id < self.vocab);
+    }
+
+    /// Rounds every f32 weight to the nearest bf16 number, in f32: the values that a bf16 checkpoint
+    /// of this model would have.
+    pub fn round_to_bf16(&mut self) {
+        struct Round;
+        impl ModuleMapper for Round {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                param.map(|tensor| {
+                    let (device, shape) = (tensor.device(), tensor.dims());
+                    let data = tensor.clone().into_data();
+                    let Ok(values) = data.as_slice::<f32>() else { return tensor };
+                    let rounded = values.iter().map(|&value| bf16::from_f32(value).to_f32());
+                    let data = TensorData::new(rounded.collect::<Vec<f32>>(), shape);
+                    Tensor::from_data(data, &device)
+                })
+            }
+        }
+        self.network = self.network.clone().map(&mut Round);
     }
 
     /// Makes the logits of `ids` −∞: rows of the head that mean nothing.

@@ -4,6 +4,7 @@
 //! config.json ──────────▶ ModelConfig ──┐
 //! model.safetensors ────▶ Checkpoint ───┴▶ Transformer ─▶ TransformerModel: LanguageModel
 //! tokenizer.json ───────▶ Tokenizer        (+ caches)
+//! tokenizer_config.json ▶ ChatTemplate
 //! generation_config.json ▶ GenerationConfig
 //! ```
 //! A [`Model`] is all of it. A [GGUF file](load::Gguf) has all of it in one. Files are hostile input: nothing is allocated on a file's word alone,
@@ -33,6 +34,7 @@
 pub mod attention;
 pub mod builtin;
 pub mod cache;
+pub mod chat;
 pub mod config;
 pub mod device;
 mod error;
@@ -46,6 +48,7 @@ pub mod mlp;
 mod model;
 pub mod names;
 pub mod pair;
+pub mod reduction;
 pub mod rope;
 pub mod synthetic;
 mod token_bytes;
@@ -54,6 +57,7 @@ pub mod transformer;
 
 pub use builtin::Role;
 pub use burn::tensor::Device;
+pub use chat::ChatTemplate;
 pub use error::Error;
 pub use generation_config::GenerationConfig;
 pub use language_model::TransformerModel;

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     Error,
     builtin::{self, Role},
+    chat::ChatTemplate,
     config::ModelConfig,
     generation_config::GenerationConfig,
     language_model::TransformerModel,
@@ -32,6 +33,7 @@ pub struct Model {
     config: ModelConfig,
     generation_config: GenerationConfig,
     tokenizer: Option<Arc<Tokenizer>>,
+    chat_template: Option<ChatTemplate>,
     eos: Vec<Token>,
     unknown_eos: Vec<Token>,
     parameters: u64,
@@ -83,6 +85,7 @@ impl Model {
             None => GenerationConfig::default(),
         };
         let tokenizer = load_tokenizer(source)?;
+        let chat_template = ChatTemplate::find(source)?;
         let mut weights = Checkpoint::open(source, &config.transformer, device)?;
         let identity = Identity {
             config: hex(&Sha256::digest(&bytes)),
@@ -97,6 +100,7 @@ impl Model {
             config,
             generation_config,
             tokenizer,
+            chat_template,
             parameters,
             weight_type,
             identity,
@@ -119,11 +123,12 @@ impl Model {
         };
         let network = config.transformer.init(&mut weights)?;
         let (parameters, weight_type) = (weights.parameters(), weights.weight_type());
-        let generation_config = GenerationConfig::default();
+        let chat_template = weights.chat_template()?;
         let parts = Parts {
             config,
-            generation_config,
+            generation_config: GenerationConfig::default(),
             tokenizer,
+            chat_template,
             parameters,
             weight_type,
             identity,
@@ -145,6 +150,7 @@ impl Model {
         Ok(Self {
             generation_config: GenerationConfig::default(),
             tokenizer: None,
+            chat_template: None,
             eos: Vec::new(),
             unknown_eos: Vec::new(),
             parameters: network.num_params() as u64,
@@ -182,6 +188,12 @@ impl Model {
     #[must_use]
     pub fn tokenizer(&self) -> Option<&Arc<Tokenizer>> {
         self.tokenizer.as_ref()
+    }
+
+    /// The template that makes a prompt of a conversation, if there is one.
+    #[must_use]
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.chat_template.as_ref()
     }
 
     /// The ids that end a text: those of `generation_config.json`, else of `config.json`, else the
@@ -252,6 +264,7 @@ struct Parts {
     config: ModelConfig,
     generation_config: GenerationConfig,
     tokenizer: Option<Tokenizer>,
+    chat_template: Option<ChatTemplate>,
     parameters: u64,
     weight_type: WeightType,
     identity: Identity,
@@ -264,6 +277,7 @@ impl Parts {
             config,
             generation_config,
             tokenizer,
+            chat_template,
             parameters,
             weight_type,
             identity,
@@ -283,6 +297,7 @@ impl Parts {
             config,
             generation_config,
             tokenizer: tokenizer.map(Arc::new),
+            chat_template,
             eos,
             unknown_eos,
             parameters,

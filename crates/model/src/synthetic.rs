@@ -63,7 +63,7 @@ impl Arbitrary {
     }
 
     /// Uniform on [−1, 1) (splitmix64).
-    fn next(&mut self) -> f32 {
+    pub(crate) fn next(&mut self) -> f32 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

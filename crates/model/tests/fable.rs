@@ -89,7 +89,7 @@ fn the_pair_is_a_pair() {
     assert_eq!(target.weight_type(), WeightType::Bf16);
     assert_eq!((target.name(), draft.name()), ("fable/target", "fable/draft"));
     assert_eq!(target.eos(), [Token(0)]);
-    let expected = Pairing { shared: 4096, evidence: Evidence::Strings };
+    let expected = Pairing::SameIds { shared: 4096, evidence: Evidence::Strings };
     assert_eq!(pair::check(&target, &draft).unwrap(), expected);
     assert!(
         Model::builtin("fabel", Role::Draft, &cpu()).unwrap_err().to_string().contains("fable")

@@ -2,7 +2,7 @@ use std::fs;
 
 use draftproof_decode::{LanguageModel, Token};
 use draftproof_kernels::quant::{BlockFormat, Blocks, dequantise};
-use draftproof_model::{Model, WeightType};
+use draftproof_model::{Model, WeightType, chat::Message};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -124,6 +124,26 @@ fn with_tokenizer(model: &str, list: &[(&str, f32, i32)], more: &[(&str, Vec<u8>
     put("token_type", array(5, count, &types));
     more.iter().for_each(|(key, item)| put(key, item.clone()));
     file
+}
+
+/// The template in a file is rendered with the file's own special tokens.
+#[test]
+fn the_chat_template_in_a_file() {
+    let list = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3), ("a", 0.0, 1)];
+    let ids = [("bos_token_id", number(1)), ("eos_token_id", number(2))];
+    let mut file = with_tokenizer("llama", &list, &ids);
+    assert!(file.open().expect("a model").chat_template().is_none());
+    let template =
+        "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}";
+    file.items.push(("tokenizer.chat_template".into(), text_item(template)));
+    let model = file.open().expect("a model");
+    let rendered = model.chat_template().expect("a template").render(&[Message::user("Hi")]);
+    assert_eq!(rendered.expect("a text"), "<s>Hi</s>");
+    file.items.pop();
+    file.items.push(("tokenizer.chat_template".into(), text_item("{{ raise_exception('no') }}")));
+    let model = file.open().expect("a model");
+    let error = model.chat_template().expect("a template").render(&[]).expect_err("it raises");
+    assert!(error.to_string().contains("tokenizer.chat_template"), "{error}");
 }
 
 /// SentencePiece: spaces are letters, the best score joins first, and every byte has a token.

@@ -4,6 +4,8 @@
 
 /// The promise *Bits*: a row depends on its prefix only, to the last bit.
 mod bits;
+/// Chat templates: as transformers renders them.
+mod chat;
 /// Devices other than the processor.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod devices;

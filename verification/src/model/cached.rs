@@ -123,6 +123,10 @@ impl LanguageModel for CachedModel<'_> {
         self.inner.vocab()
     }
 
+    fn knows(&self, token: Token) -> bool {
+        self.inner.knows(token)
+    }
+
     fn context(&self) -> usize {
         self.inner.context()
     }

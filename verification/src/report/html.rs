@@ -4,11 +4,12 @@ use std::fmt::Write;
 
 use super::{
     Check, DELTA, FALSE_ALARM, POWER, Report,
-    junit::escape,
     svg::{Plot, Scale},
     table::{number, sharpest, summary},
 };
 use crate::{plan::Level, watermark::Figure};
+
+pub use super::junit::escape;
 
 const STYLE: &str = "
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--back:#fff;--panel:#f6f8fa;--good:#1a7f37;--bad:#cf222e;--a:#0969da;--b:#bf8700}
@@ -35,22 +36,28 @@ td.name{white-space:normal;overflow-wrap:anywhere;min-width:14rem}
 dt{font-weight:600}dd{margin:0 0 .5rem 0}
 ";
 
+/// A whole page with this title around the HTML of a body, in the style of all our reports.
+#[must_use]
+pub fn page(title: &str, body: &str) -> String {
+    let title = escape(title);
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+    )
+}
+
 fn cell(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), number)
 }
 
 pub(super) fn write(report: &Report) -> String {
-    let mut page = String::new();
+    let mut body = String::new();
     let mut add = |text: String| {
-        page.push_str(&text);
-        page.push('\n');
+        body.push_str(&text);
+        body.push('\n');
     };
     let verdict = if report.passed { "passed" } else { "FAILED" };
-    add(format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>draftproof verify: {verdict}</title>\n<style>{STYLE}</style>\n</head>\n<body>"
-    ));
     let question = match report.subject.level {
         Level::Watermark => "Is marked text told from other text, and what does the mark cost?",
         _ => "Does this engine's text follow the target's law?",
@@ -85,8 +92,7 @@ pub(super) fn write(report: &Report) -> String {
         mutants(report).into_iter().for_each(&mut add);
     }
     add(method().to_owned());
-    add("</body>\n</html>".to_owned());
-    page
+    page(&format!("draftproof verify: {verdict}"), &body)
 }
 
 fn failures(report: &Report) -> Vec<String> {

@@ -6,7 +6,8 @@ use super::{Report, table::number};
 
 /// Text as XML and HTML take it, in content and in attributes; characters that XML 1.0 does not
 /// know are replaced.
-pub(super) fn escape(text: &str) -> String {
+#[must_use]
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

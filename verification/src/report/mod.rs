@@ -1,8 +1,8 @@
 //! [`Report`]: what was claimed, what was found, and at which confidence.
 
-mod html;
+pub mod html;
 mod junit;
-mod svg;
+pub mod svg;
 mod table;
 
 use std::{fs, path::Path};

@@ -13,7 +13,8 @@ const RIGHT: f64 = 14.0;
 
 /// How values are laid along an axis.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Scale {
+pub enum Scale {
+    /// The two ends.
     Linear(f64, f64),
     /// Decimal logarithms of the two ends.
     Log(f64, f64),
@@ -51,7 +52,7 @@ impl Scale {
 
 /// A plot in the making.
 #[derive(Debug)]
-pub(super) struct Plot {
+pub struct Plot {
     x: Scale,
     y: Scale,
     body: String,
@@ -61,11 +62,9 @@ pub(super) struct Plot {
 }
 
 impl Plot {
-    pub(super) fn new(
-        title: &str,
-        (x_label, x): (&str, Scale),
-        (y_label, y): (&str, Scale),
-    ) -> Self {
+    /// An empty plot; labels and title are plain text.
+    #[must_use]
+    pub fn new(title: &str, (x_label, x): (&str, Scale), (y_label, y): (&str, Scale)) -> Self {
         let own = |text: &str| escape(text);
         let (x_label, y_label, title) = (own(x_label), own(y_label), own(title));
         Self { x, y, body: String::new(), x_label, y_label, title }
@@ -83,14 +82,16 @@ impl Plot {
         self.body.push('\n');
     }
 
-    pub(super) fn point(&mut self, x: f64, y: f64, class: &str, tip: &str) {
+    /// A dot of this CSS class, with a text that shows when pointed at.
+    pub fn point(&mut self, x: f64, y: f64, class: &str, tip: &str) {
         let ((x, y), tip) = (self.place(x, y), escape(tip));
         self.add(format_args!(
             "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"><title>{tip}</title></circle>"
         ));
     }
 
-    pub(super) fn line(&mut self, from: (f64, f64), to: (f64, f64), class: &str) {
+    /// A straight line of this CSS class.
+    pub fn line(&mut self, from: (f64, f64), to: (f64, f64), class: &str) {
         let ((x1, y1), (x2, y2)) = (self.place(from.0, from.1), self.place(to.0, to.1));
         self.add(format_args!(
             "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
@@ -110,7 +111,9 @@ impl Plot {
         }
     }
 
-    pub(super) fn finish(self) -> String {
+    /// The SVG element.
+    #[must_use]
+    pub fn finish(self) -> String {
         let (right, floor) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
         let mut axes = String::new();
         for (value, label) in self.x.ticks() {

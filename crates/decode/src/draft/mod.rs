@@ -9,6 +9,7 @@
 //! was drawn: that would change the law of the text.
 
 pub mod length;
+pub mod mapped;
 pub mod model;
 pub mod ngram;
 
@@ -29,15 +30,13 @@ use length::Pace;
 pub struct Proposal {
     token: Token,
     q: Dist,
-    /// The law of the draw itself, where that is q only averaged over watermark keys.
-    marked: Option<Dist>,
 }
 
 impl Proposal {
     /// Draws a token from `q` with the draft noise of `offset` in the round.
     pub fn draw(q: Dist, round: RoundNoise, offset: usize, noise: &mut dyn Noise) -> Self {
         let token = noise.draw(round.key(offset, Lane::Draft), &q);
-        Self { token, q, marked: None }
+        Self { token, q }
     }
 
     /// Draws a token from the watermark's tournament over `q` (mode `fast`), which is q averaged over
@@ -53,7 +52,7 @@ impl Proposal {
     ) -> Self {
         let marked = watermark.mark(generated, q.clone());
         let token = noise.draw(round.key(offset, Lane::Draft), &marked);
-        Self { token, q, marked: Some(marked) }
+        Self { token, q }
     }
 
     /// Proposes a token that was not drawn (found in the prompt, say): all of q's mass is on it.
@@ -63,7 +62,7 @@ impl Proposal {
     /// # Errors
     /// If the token is outside the vocabulary.
     pub fn certain(vocab: usize, token: Token) -> Result<Self, DistError> {
-        Ok(Self { token, q: Dist::one_hot(vocab, token)?, marked: None })
+        Ok(Self { token, q: Dist::one_hot(vocab, token)? })
     }
 
     /// The token.
@@ -78,15 +77,9 @@ impl Proposal {
         &self.q
     }
 
-    /// The law of the draw itself: [`q`](Self::q), or the tournament over it.
-    #[must_use]
-    pub fn drawn_from(&self) -> &Dist {
-        self.marked.as_ref().unwrap_or(&self.q)
-    }
-
     /// A proposal that lies about its law: see [`mutation`](crate::mutation).
     pub(crate) fn forged(token: Token, q: Dist) -> Self {
-        Self { token, q, marked: None }
+        Self { token, q }
     }
 }
 

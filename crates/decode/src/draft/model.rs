@@ -111,7 +111,7 @@ impl<'a> ModelDrafter<'a> {
         let held = self.held.get_mut(&session).expect("opened by `resume`");
         let tokens = &tokens[held.tokens.len()..tokens.len() - 1];
         let fits = held.tokens.len() + tokens.len() <= self.model.context()
-            && tokens.iter().all(|token| token.index() < self.model.vocab());
+            && tokens.iter().all(|&token| self.model.knows(token));
         if fits && !tokens.is_empty() {
             let pass = Pass { sequence: held.sequence, tokens, rows: 0 };
             meter.time(Part::Draft, || self.model.forward(&[pass])).map_err(Error::Draft)?;
@@ -123,7 +123,7 @@ impl<'a> ModelDrafter<'a> {
     /// Ends drafts that the model cannot continue, before anything is computed.
     fn check(&self, running: &mut Running<'_>) {
         let new = &running.tokens[self.held[&running.request.session].tokens.len()..];
-        if let Some(&token) = new.iter().find(|token| token.index() >= self.model.vocab()) {
+        if let Some(&token) = new.iter().find(|&&token| !self.model.knows(token)) {
             running.end(DraftEnd::UnknownToken(token));
         } else if running.tokens.len() > self.model.context() {
             running.end(DraftEnd::ContextFull);

@@ -16,9 +16,10 @@
 //! | min-p | [`min_p`] | tokens at least `min_p` times as likely as the likeliest |
 //!
 //! Each step works on what the one before left, in the order of the table or any other [`Order`]; a
-//! step that is off is not taken. What transforms the finished law, a [`watermark`](crate::watermark),
-//! is no step of the order: it comes after all of them. A row without a finite logit, or with NaN or +∞, is
-//! an error that names the token; it is never a silent token 0.
+//! step that is off is not taken. What transforms the finished law, a
+//! [`watermark`](crate::watermark), is no step of the order: it comes after all of them. A row
+//! without a finite logit, or with NaN or +∞, is an error that names the token; it is never a silent
+//! token 0.
 
 pub mod bans;
 pub mod bias;

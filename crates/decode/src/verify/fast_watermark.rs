@@ -32,8 +32,9 @@ pub struct FastWatermark<'a> {
 }
 
 impl Verifier for FastWatermark<'_> {
+    /// Not plain `rejection`: a trace of that rule would say that tokens were drawn from the laws.
     fn name(&self) -> &'static str {
-        "rejection"
+        "rejection with marked draws"
     }
 
     fn marks_draws(&self) -> bool {

@@ -11,7 +11,7 @@ fn tokens(ids: &[u32]) -> Vec<Token> {
     ids.iter().copied().map(Token).collect()
 }
 
-/// The values are those of FAULTS R88's worked example, from an independent implementation.
+/// The values are those of an independent implementation in Python of the reference's hash.
 #[test]
 fn value_stability() {
     let key = Key::new(vec![654, 400, 836, 123]);

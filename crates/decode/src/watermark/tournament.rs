@@ -17,7 +17,9 @@
 //! More leaves: a match of N keeps class 0 with probability `(W0/W)^N`, so `L = W0 − K_N` with
 //! `K_1 = W0`, `K_{i+1} = ⌈K_i·W0/W⌉` (for N = 2 the L above). Only for N = 2 is the mean kept.
 
-use crate::{Dist, Token, dist::Residual};
+use ruint::aliases::U256;
+
+use crate::{Dist, Token, dist::Residual, law::Law};
 
 use super::GValues;
 
@@ -124,10 +126,6 @@ fn floor(moved: u64, sum: u64, class: u64, ratio: u64) -> u64 {
 
 /// A residual with a total of at most 2^61: see [`Watermark::mark_residual`](super::Watermark).
 pub(super) fn narrowed(residual: &Residual, vocab: usize) -> Dist {
-    use ruint::aliases::U256;
-
-    use crate::law::Law;
-
     let total = residual.total();
     let (mut ids, mut weights, mut sum, mut dealt) = (vec![], vec![], U256::ZERO, 0u64);
     let unit = U256::from(1u64 << 61);

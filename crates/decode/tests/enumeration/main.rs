@@ -8,6 +8,7 @@ mod block;
 mod contract;
 mod faults;
 mod golden;
+mod mapped;
 mod mutants;
 mod setup;
 

@@ -10,6 +10,20 @@
 //! 4. each output value: `Σ_j e_j · v_j` in ascending order of `j`, one fused multiply-add each,
 //!    starting from +0; divided by the sum.
 //!
+//! All of it in f32, whatever the type of the weights: a softmax in bf16 loses the tail of a long
+//! context.
+//! ```
+//! use half::bf16;
+//!
+//! // One position of score 0, and 2000 of score −8 that weigh two thirds as much together.
+//! let scores: Vec<f32> = std::iter::once(0.0).chain([-8.0; 2000]).collect();
+//! let wide: f32 = scores.iter().map(|score| score.exp()).sum();
+//! let narrow = scores.iter().map(|score| bf16::from_f32(score.exp()));
+//! let narrow = narrow.fold(bf16::ZERO, |sum, weight| sum + weight);
+//! assert!((wide - 1.671).abs() < 0.001);
+//! assert_eq!(narrow, bf16::ONE, "as if the other 2000 were not there");
+//! ```
+//!
 //! Query vectors that share a key head are taken in tiles, so that keys and values are read once for
 //! several of them. Within a tile prefixes differ in length: where they do, each vector goes its own
 //! way, and no vector ever touches a position that it does not see, not even with weight zero.

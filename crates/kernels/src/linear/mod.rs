@@ -8,6 +8,24 @@
 //! number of rows, not the tile, not the threads, not the instruction set, and not whether `w` is
 //! bf16, or [blocks](crate::quant), or the same values as f32.
 //!
+//! Addition in floating point is not associative, so there has to be *one* order. The same three
+//! products, whose true sum is 1, in two orders:
+//! ```
+//! use draftproof_kernels::{linear::linear, weight::Weight};
+//!
+//! assert_eq!((1e8_f32 - 1e8) + 1.0, 1.0);
+//! assert_eq!((1e8_f32 + 1.0) - 1e8, 0.0);
+//!
+//! // Lane 0 meets lane 2 before lane 1.
+//! let sum = |weights: &[f32; 3]| {
+//!     let mut y = [0.0];
+//!     linear(&[1.0; 3], 3, Weight::F32(weights), None, &mut y);
+//!     y[0]
+//! };
+//! assert_eq!(sum(&[1e8, 1.0, -1e8]), 1.0);
+//! assert_eq!(sum(&[1e8, -1e8, 1.0]), 0.0);
+//! ```
+//!
 //! # Why it is fast
 //! One row reads every weight once and does two flops for it: memory is the limit. A few rows use
 //! each loaded weight for all of them, so they cost little more. Many rows (a prompt) go through

@@ -202,6 +202,15 @@ pub fn open(name: &str) -> Result<Device, Error> {
     acquire(&full, offer).map(|opened| opened.device)
 }
 
+/// Whether rows on the device called `name` are independent bit for bit, with the kernels that are
+/// chosen now.
+///
+/// # Errors
+/// As [`open`].
+pub fn row_invariant(name: &str) -> Result<bool, Error> {
+    Ok(kernels::row_invariant(&open(name)?))
+}
+
 /// Opens and checks a device, once in a process: a device can be set up only once, and what it
 /// computed then it computes again.
 fn acquire(name: &str, offer: &Offer) -> Result<Opened, Error> {
@@ -264,6 +273,13 @@ mod tests {
             assert!(!facts.adapter.is_empty() && !facts.driver.is_empty(), "{facts:?}");
             assert!(facts.row_invariant, "{facts:?}");
         }
+    }
+
+    #[cfg(feature = "cpu")]
+    #[test]
+    fn the_cpu_keeps_its_bits() {
+        assert!(row_invariant("cpu").unwrap());
+        assert!(row_invariant("tpu").is_err());
     }
 
     #[test]

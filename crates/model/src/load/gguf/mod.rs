@@ -27,7 +27,7 @@ use super::{
     tensor_error,
 };
 use crate::{
-    Error, Tokenizer,
+    ChatTemplate, Error, Tokenizer,
     config::{ModelConfig, TransformerConfig},
 };
 use header::{Header, TensorInfo};
@@ -104,6 +104,14 @@ impl Gguf {
     /// If it is of a kind that is not supported, or contradicts itself.
     pub fn tokenizer(&self) -> Result<Option<Tokenizer>, Error> {
         tokenizer::read(&self.header)
+    }
+
+    /// The chat template in the file, if there is one.
+    ///
+    /// # Errors
+    /// If it is no text, or the ids of its special tokens lie outside the vocabulary.
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>, Error> {
+        tokenizer::chat_template(&self.header)
     }
 
     /// SHA-256 of the metadata about the model, and of those about the tokenizer.

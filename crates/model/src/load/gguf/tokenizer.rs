@@ -4,7 +4,7 @@
 //! words has a name, and SentencePiece's BPE (`llama`), whose merges follow from the scores: of two
 //! neighbours those are joined first whose union scores best.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use tokenizers::{
     AddedToken, NormalizerWrapper, PreTokenizerWrapper,
@@ -20,10 +20,11 @@ use tokenizers::{
 };
 
 use super::header::Header;
-use crate::{Error, Tokenizer, token_bytes::TokenBytes, tokenizer::Edges};
+use crate::{ChatTemplate, Error, Tokenizer, token_bytes::TokenBytes, tokenizer::Edges};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
+const TEMPLATE: &str = "tokenizer.chat_template";
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
@@ -59,6 +60,26 @@ pub(super) fn read(header: &Header) -> Result<Option<Tokenizer>, Error> {
             Err(header.error(MODEL, expected, format!("{other:?}")))
         }
     }
+}
+
+/// The chat template, if the file has one, with the special tokens that it may name.
+pub(super) fn chat_template(header: &Header) -> Result<Option<ChatTemplate>, Error> {
+    let Some(source) = header.text(TEMPLATE)? else { return Ok(None) };
+    let tokens = header.texts(TOKENS)?.unwrap_or_default();
+    let vocabulary = Vocabulary { header, ids: HashMap::new(), tokens };
+    let mut named = BTreeMap::new();
+    for (name, in_template) in [
+        ("bos", "bos_token"),
+        ("eos", "eos_token"),
+        ("unknown", "unk_token"),
+        ("padding", "pad_token"),
+    ] {
+        if let Some(id) = vocabulary.id(name)? {
+            named.insert(in_template.to_owned(), vocabulary.tokens[id as usize].to_owned());
+        }
+    }
+    let label = format!("{}: {TEMPLATE}", header.label());
+    Ok(Some(ChatTemplate::new(&label, source, named)))
 }
 
 /// The first id of each token.
