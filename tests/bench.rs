@@ -21,11 +21,20 @@ fn number(value: &Value, path: &str) -> f64 {
 fn the_document_has_what_scripts_rely_on() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("bench.json");
-    let run = bench("--draft-len 1,3,auto --temperature 0,0.8 --json").arg(&file).ok();
-    for needle in ["pass v(n)", "temperature 0.8", "auto", "alpha"] {
+    let report = folder.path().join("report");
+    let run = bench("--draft-len 1,3,auto --temperature 0,0.8 --json").arg(&file);
+    let run = run.arg("--report").arg(&report).ok();
+    for needle in ["pass v(n)", "temperature 0.8", "auto", "alpha", "bench.html"] {
         assert!(run.stdout.contains(needle), "{needle}: {}", run.stdout);
     }
     let document: Value = serde_json::from_slice(&fs::read(&file).expect("written")).expect("JSON");
+    let read = |name: &str| fs::read_to_string(report.join(name)).expect("a part of the report");
+    assert_eq!(serde_json::from_str::<Value>(&read("bench.json")).expect("JSON"), document);
+    let page = read("bench.html");
+    for needle in ["<svg", "speed-up by draft length", "T = 0.8", "fable/target"] {
+        assert!(page.contains(needle), "{needle}");
+    }
+    assert_eq!(fs::read_dir(&report).expect("a folder").count(), 2, "nothing half-written");
     for key in ["read_bandwidth_gb_s", "threads", "peak_gflops"] {
         assert!(number(&document["machine"], key) > 0.0, "{key}");
     }
@@ -34,6 +43,9 @@ fn the_document_has_what_scripts_rely_on() {
     assert!(number(&document, "determinism.general_t1") > 0.0);
     let results = document["results"].as_array().expect("results");
     assert_eq!(results.len(), 8);
+    let cold = draftproof("contract --temperature 0 --ignore-eos --json").json();
+    assert_eq!(results[0]["contract"], cold["hash"], "texts go on past the end-of-text token");
+    assert_ne!(results[0]["contract"], results[7]["contract"], "another temperature");
     for result in results {
         for key in ["device", "model", "draft", "dtype"] {
             assert!(result[key].is_string(), "{key}");

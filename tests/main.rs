@@ -47,3 +47,6 @@ mod trace;
 mod verify;
 // Marks on texts, and the keys they are made with.
 mod watermark;
+// Models on other machines.
+#[cfg(feature = "remote")]
+mod worker;

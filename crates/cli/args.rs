@@ -50,6 +50,10 @@ pub(crate) enum Command {
     Audit(Box<AuditArguments>),
     /// List the devices that this build can use on this machine.
     Devices(DevicesArguments),
+    /// Run models for programs on other machines, which reach them with --device
+    /// remote:ws://HOST:PORT.
+    #[cfg(feature = "remote")]
+    Worker(WorkerArguments),
 }
 
 #[derive(Debug, Subcommand)]
@@ -303,6 +307,32 @@ pub(crate) struct DevicesArguments {
     pub(crate) json: bool,
 }
 
+/// If the environment has DRAFTPROOF_WORKER_TOKEN, clients need the same.
+#[cfg(feature = "remote")]
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArguments {
+    /// The address to listen at, port 0 for a free one; it is printed. Beyond this machine a token is
+    /// needed, in the variable DRAFTPROOF_WORKER_TOKEN of both sides. Connections are not encrypted.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7391")]
+    pub(crate) bind: std::net::SocketAddr,
+    /// A model to serve: a folder in Hugging Face layout, a GGUF file, or builtin:NAME; several if
+    /// repeated.
+    #[arg(long, value_name = "MODEL", default_value = "builtin:fable")]
+    pub(crate) model: Vec<String>,
+    /// A model to serve as a draft: of builtin:NAME, the small one.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) draft_model: Vec<String>,
+    /// Where they run: a name that `draftproof devices` lists.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub(crate) device: String,
+    /// How many threads of the CPU share the work [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) threads: Option<u16>,
+    /// Which kernels compute: those whose rows are independent bit for bit, or burn's own.
+    #[arg(long, value_enum, default_value_t = KernelsArgument::RowInvariant)]
+    pub(crate) kernels: KernelsArgument,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArguments {
     /// A file written by `generate --trace`.
@@ -351,6 +381,9 @@ pub(crate) struct BenchArguments {
     /// Write one JSON document to this file (`-`: standard output, instead of tables).
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write bench.json, and bench.html with plots, into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) report: Option<PathBuf>,
     /// Compare two such documents instead of measuring.
     #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], exclusive = true)]
     pub(crate) compare: Option<Vec<PathBuf>>,
@@ -534,8 +567,9 @@ pub(crate) struct ModelArguments {
     /// Where proposals come from [default: model if there is a draft model, else ngram].
     #[arg(long, value_enum)]
     pub(crate) drafter: Option<DrafterKind>,
-    /// Where the target runs: a name that `draftproof devices` lists; bench takes several, with
-    /// commas between, and measures one after the other.
+    /// Where the target runs: a name that `draftproof devices` lists, or remote:ws://HOST:PORT, a
+    /// `draftproof worker` (with a token: in the variable DRAFTPROOF_WORKER_TOKEN); bench takes
+    /// several, with commas between, and measures one after the other.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: String,
     /// Where the draft model runs [default: as the target].

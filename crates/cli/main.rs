@@ -32,6 +32,8 @@ mod settings;
 mod stops;
 mod verify;
 mod watermark;
+#[cfg(feature = "remote")]
+mod worker;
 
 use std::{io, process::ExitCode};
 
@@ -57,6 +59,8 @@ fn main() -> ExitCode {
         Command::Detect(arguments) => detect::run(&arguments).map(|()| true),
         Command::Audit(arguments) => verify::audit(&arguments),
         Command::Devices(arguments) => devices::run(&arguments).map(|()| true),
+        #[cfg(feature = "remote")]
+        Command::Worker(arguments) => worker::run(&arguments).map(|()| true),
     };
     match passed {
         Ok(true) => ExitCode::SUCCESS,

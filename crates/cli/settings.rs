@@ -3,7 +3,7 @@
 //! All failures about input happen here, before the first token.
 
 use std::{
-    fs, io,
+    env, fs, io,
     io::{IsTerminal, Read},
     path::Path,
 };
@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use draftproof_decode::{Decimal, Sampler, Settings, Token, draft::mapped::TokenMap};
 use draftproof_model::{
-    GenerationConfig, Model, Role, device,
+    GenerationConfig, Model, Place, Role, device,
     machine::{self, Kernels},
     pair::{self, Pairing},
 };
@@ -129,22 +129,38 @@ pub(crate) fn open_again(name: &str, device: &str) -> Result<Model> {
 
 /// Sets up the machine before weights are loaded for it.
 fn prepare(arguments: &ModelArguments) {
-    if let Some(threads) = arguments.threads {
+    prepare_machine(arguments.threads, arguments.kernels);
+}
+
+pub(crate) fn prepare_machine(threads: Option<u16>, kernels: KernelsArgument) {
+    if let Some(threads) = threads {
         machine::set_threads(usize::from(threads));
     }
-    machine::set_kernels(match arguments.kernels {
+    machine::set_kernels(match kernels {
         KernelsArgument::RowInvariant => Kernels::RowInvariant,
         KernelsArgument::General => Kernels::General,
     });
 }
 
-fn open(name: &str, role: Role, device_name: &str) -> Result<Model> {
-    let device = device::open(device_name)?;
-    if let Some(name) = name.strip_prefix(BUILTIN) {
-        return Ok(Model::builtin(name, role, &device)?);
-    }
+/// The secret of workers, for both sides.
+pub(crate) const WORKER_TOKEN: &str = "DRAFTPROOF_WORKER_TOKEN";
+
+pub(crate) fn worker_token() -> Option<String> {
+    env::var(WORKER_TOKEN).ok().filter(|token| !token.is_empty())
+}
+
+/// The place called `name`: a device of this machine, or a worker.
+pub(crate) fn place(name: &str) -> Result<Place> {
+    Ok(Place::open(name, worker_token())?)
+}
+
+pub(crate) fn open(name: &str, role: Role, device_name: &str) -> Result<Model> {
     if let Some(name) = name.strip_prefix(SYNTHETIC) {
-        return Ok(Model::synthetic(name, &device)?);
+        return Ok(Model::synthetic(name, &device::open(device_name)?)?);
+    }
+    let place = place(device_name)?;
+    if let Some(name) = name.strip_prefix(BUILTIN) {
+        return Ok(Model::builtin(name, role, place)?);
     }
     let path = Path::new(name);
     ensure!(
@@ -152,7 +168,7 @@ fn open(name: &str, role: Role, device_name: &str) -> Result<Model> {
         "no model at {name}: expected builtin:fable, a folder with config.json and \
          model.safetensors, or a GGUF file"
     );
-    let model = Model::open(path, &device)?;
+    let model = Model::open(path, place)?;
     if let Some(full) = model.cut_context() {
         eprintln!(
             "note: a buffer of {device_name} holds the cache of {} positions, not of the {full} that \

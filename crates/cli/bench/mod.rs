@@ -2,6 +2,7 @@
 //! costs, and what it does gain.
 
 mod compare;
+mod page;
 pub(crate) mod passes;
 mod tables;
 mod texts;
@@ -11,16 +12,17 @@ use std::{
     path::Path,
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use draftproof_decode::{Token, stats::expected_tokens};
 use draftproof_model::{
-    Model, device,
+    Model, REMOTE, device,
     machine::{self, Kernels},
 };
 use serde::Serialize;
 
 use crate::{
-    args::{BenchArguments, ModelArguments, VerifyRule},
+    args::{BenchArguments, EndArguments, Mask, ModelArguments, VerifyRule},
+    contract::Contract,
     measure::{OutFile, StatusLine, median},
     settings::{self, Models, PROMPTS, SYNTHETIC},
 };
@@ -31,6 +33,8 @@ use texts::{Roofline, Speed, Task, Way};
 #[derive(Debug, Serialize)]
 struct Report {
     version: &'static str,
+    /// The kinds of device in this build.
+    build: Vec<&'static str>,
     machine: Machine,
     target: ModelFacts,
     draft: Option<ModelFacts>,
@@ -98,6 +102,8 @@ struct Outcome {
     model: String,
     draft: Option<String>,
     dtype: String,
+    /// The hash of the law that the texts follow.
+    contract: String,
     #[serde(flatten)]
     speed: Speed,
     c: Option<f64>,
@@ -115,13 +121,25 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     // Minutes of measuring must not end at a device that is not there, nor at a file that cannot be
     // written.
     let devices: Vec<&str> = arguments.models.device.split(',').collect();
-    devices.iter().try_for_each(|device| device::open(device).map(drop))?;
+    devices.iter().try_for_each(|device| settings::place(device).map(drop))?;
     let file = arguments.json.as_deref().filter(|path| *path != Path::new("-"));
     let file = file.map(OutFile::create).transpose()?;
+    let folder = arguments.report.as_deref();
+    let pages = folder.map(|folder| {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        let create = |name: &str| OutFile::create(&folder.join(name));
+        anyhow::Ok((create("bench.json")?, create("bench.html")?))
+    });
+    let pages = pages.transpose()?;
     let mut reports = Vec::new();
     for device in devices {
         let models = ModelArguments { device: device.into(), ..arguments.models.clone() };
         reports.push(bench(arguments, &models)?);
+    }
+    if let Some((document, html)) = pages {
+        document.finish(&(json(&reports)? + "\n"))?;
+        let runs: Vec<_> = reports.iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
+        html.finish(&page::write(&runs))?;
     }
     if arguments.json.is_some() && file.is_none() {
         return Ok(writeln!(io::stdout(), "{}", json(&reports)?)?);
@@ -134,6 +152,9 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
             writeln!(io::stdout())?;
         }
         tables::print(report)?;
+    }
+    if let Some(folder) = folder {
+        writeln!(io::stdout(), "report: {}", folder.join("bench.html").display())?;
     }
     Ok(())
 }
@@ -199,6 +220,7 @@ fn measure(
     };
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
+        build: device::available(),
         machine: Machine {
             device: on.device.clone(),
             draft_device: on.draft_device.as_ref().unwrap_or(&on.device).clone(),
@@ -245,6 +267,10 @@ fn measure(
                 done += 1;
                 status.refresh(&format_args!("{done} of {texts} texts"));
             })?;
+            let sampler = task.sampler(&models.target)?;
+            // No text ends early: all have the same number of tokens.
+            let ends = EndArguments { ignore_eos: true, stop: Vec::new() };
+            let contract = Contract::new(&models.target, &sampler, &ends, Mask::Sequence).hash();
             let has_q = arguments.verify != VerifyRule::Coupled;
             let costs = &report.passes;
             let speed = |way: &Way, own: &Vec<_>| {
@@ -259,6 +285,7 @@ fn measure(
                 model: facts.name.clone(),
                 draft: draft_facts.as_ref().map(|draft| draft.name.clone()),
                 dtype: facts.dtype.clone(),
+                contract: contract.clone(),
                 speed,
                 c: report.passes.c,
                 v: report.passes.v.clone(),
@@ -268,13 +295,13 @@ fn measure(
     Ok(report)
 }
 
-/// Only where both sets of kernels exist; the model is loaded once more for it.
+/// Only where both sets of kernels can be chosen from here; the model is loaded once more for it.
 fn determinism(
     (arguments, on): (&BenchArguments, &ModelArguments),
     target: &mut Model,
     text: &[Token],
 ) -> Result<Option<Determinism>> {
-    if machine::kernels() == Kernels::General {
+    if machine::kernels() == Kernels::General || on.device.starts_with(REMOTE) {
         return Ok(None);
     }
     machine::set_kernels(Kernels::General);

@@ -13,6 +13,7 @@ use draftproof_decode::{
     noise::Seed,
     stats::{Meter, Part, Stats, predicted_speedup},
 };
+use draftproof_model::Model;
 use serde::Serialize;
 
 use super::passes::PassCosts;
@@ -57,13 +58,18 @@ pub(super) struct Task<'a> {
 
 impl Task<'_> {
     /// The fastest run of each way (outer) and prompt (inner). The ways take turns on each prompt.
-    pub(super) fn run(&self, models: &mut Models, done: &mut dyn FnMut()) -> Result<Vec<Vec<Run>>> {
+    /// The sampler of all texts.
+    pub(super) fn sampler(&self, target: &Model) -> Result<Sampler> {
         let settings = Settings {
             temperature: self.temperature,
-            eos: models.target.eos().to_vec(),
+            eos: target.eos().to_vec(),
             ..Settings::default()
         };
-        let sampler = Sampler::new(settings, models.target.vocab())?;
+        Ok(Sampler::new(settings, target.vocab())?)
+    }
+
+    pub(super) fn run(&self, models: &mut Models, done: &mut dyn FnMut()) -> Result<Vec<Vec<Run>>> {
+        let sampler = self.sampler(&models.target)?;
         let mut best = vec![vec![Run::default(); self.prompts.len()]; self.ways.len()];
         for (i, prompt) in self.prompts.iter().enumerate() {
             for repeat in 0..self.repeats {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use anyhow::{Result, bail, ensure};
 use draftproof_decode::{LanguageModel, Token};
 use draftproof_model::{
-    Model, Tokenizer, WeightType, device,
+    Model, REMOTE, Tokenizer, WeightType, device,
     machine::{self, Kernels},
     reduction,
 };
@@ -79,6 +79,11 @@ fn base(kernels: Kernels) -> Launch {
 }
 
 pub(super) fn run(arguments: &NoiseArguments) -> Result<bool> {
+    ensure!(
+        !arguments.models.device.starts_with(REMOTE),
+        "--device {}: noise changes kernels and threads, which a worker chooses itself; run it there",
+        arguments.models.device
+    );
     let models = Models::load(&arguments.models)?;
     let mut left_out = Vec::new();
     let chosen = machine::kernels();
@@ -211,8 +216,7 @@ fn open(
         }
         _ => {
             let mut model = settings::open_again(name, &arguments.models.device)?;
-            model.language_model().round_to_bf16();
-            Some(model)
+            model.language_model().round_to_bf16().then_some(model)
         }
     };
     let mut elsewhere = Vec::new();
@@ -229,9 +233,9 @@ fn open(
         left_out.push(format!("devices: this build has {only} only"));
     }
     machine::set_kernels(Kernels::RowInvariant);
-    let promises = device::row_invariant(&arguments.models.device);
+    let facts = device::facts(&arguments.models.device);
     machine::set_kernels(chosen);
-    Ok(Bench { models, other: other?, rounded, elsewhere, chosen, promises: promises? })
+    Ok(Bench { models, other: other?, rounded, elsewhere, chosen, promises: facts?.row_invariant })
 }
 
 fn encode(

@@ -132,6 +132,14 @@ pub enum Error {
         /// What it computed and what it should have.
         fault: DeviceFault,
     },
+    /// A worker that is not there, lets nobody in, or has another model.
+    #[error("the worker at {url}: {message}")]
+    Remote {
+        /// Its address.
+        url: String,
+        /// What is wrong.
+        message: String,
+    },
     /// A built-in model that does not exist.
     #[error("built-in model {name:?}: expected one of {available}")]
     Builtin {

@@ -14,14 +14,19 @@ use crate::{
     Error,
     builtin::{self, Role},
     chat::ChatTemplate,
-    config::ModelConfig,
+    config::{ModelConfig, TransformerConfig},
     generation_config::GenerationConfig,
     language_model::TransformerModel,
     load::{Checkpoint, Gguf, Source, WeightType},
+    place::Place,
+    runner::Runner,
     synthetic::{self, Arbitrary},
     tokenizer::Tokenizer,
     transformer::Transformer,
 };
+
+#[cfg(feature = "remote")]
+use crate::remote::Link;
 
 const MAX_CONFIG: u64 = 16 << 20;
 const MAX_TOKENIZER: u64 = 256 << 20;
@@ -41,44 +46,45 @@ pub struct Model {
     pass_bytes: u64,
     identity: Identity,
     full_context: usize,
-    language_model: TransformerModel,
+    runner: Runner,
 }
 
 impl Model {
     /// Loads a folder in Hugging Face's layout, or a GGUF file.
     ///
+    /// On a worker the weights need not be here; if they are, they have to be the worker's.
+    ///
     /// # Errors
-    /// If a file is missing, malformed, or asks for what is not supported.
-    pub fn open(path: &Path, device: &Device) -> Result<Self, Error> {
+    /// If a file is missing, malformed, or asks for what is not supported; if the worker is not
+    /// there, or has no such model.
+    pub fn open(path: &Path, place: impl Into<Place>) -> Result<Self, Error> {
         // `.` and `..` have a name only once they are resolved.
         let resolved = path.canonicalize();
         let resolved = resolved.map_err(|source| Error::Io { path: path.into(), source })?;
         let name = resolved.file_name().unwrap_or(resolved.as_os_str());
         let name = name.to_string_lossy().into_owned();
         if resolved.is_dir() {
-            Self::load(name, &Source::Folder(path.into()), device)
+            Self::load(name, &Source::Folder(path.into()), &place.into())
         } else {
-            Self::load_gguf(name, path, device)
+            Self::load_gguf(name, path, &place.into())
         }
     }
 
     /// Loads one side of a pair that is part of the program; see [`builtin::names`].
     ///
     /// # Errors
-    /// If there is no pair of that name.
-    pub fn builtin(name: &str, role: Role, device: &Device) -> Result<Self, Error> {
+    /// If there is no pair of that name, and as [`open`](Self::open) about workers.
+    pub fn builtin(name: &str, role: Role, place: impl Into<Place>) -> Result<Self, Error> {
         let source = builtin::source(name, role)?;
-        Self::load(source.place(), &source, device)
+        Self::load(source.place(), &source, &place.into())
     }
 
-    fn load(name: String, source: &Source, device: &Device) -> Result<Self, Error> {
+    fn load(name: String, source: &Source, place: &Place) -> Result<Self, Error> {
         let json = |file: &str| source.read(file, MAX_CONFIG);
         let Some(bytes) = json("config.json")? else {
             return Err(Error::Missing { place: source.place(), expected: "config.json".into() });
         };
         let mut config = ModelConfig::parse(&source.label("config.json"), &bytes)?;
-        let full_context = config.transformer.context;
-        config.transformer.limit_context(kernels::largest_tensor(device));
         let file = "generation_config.json";
         let generation_config = match json(file)? {
             Some(bytes) => GenerationConfig::parse(&source.label(file), &bytes)?,
@@ -86,55 +92,61 @@ impl Model {
         };
         let tokenizer = load_tokenizer(source)?;
         let chat_template = ChatTemplate::find(source)?;
-        let mut weights = Checkpoint::open(source, &config.transformer, device)?;
-        let identity = Identity {
-            config: hex(&Sha256::digest(&bytes)),
-            weights: hex(&weights.fingerprint()?),
-            tokenizer: source
-                .read("tokenizer.json", MAX_TOKENIZER)?
-                .map(|bytes| hex(&Sha256::digest(bytes))),
+        let tokenizer_digest =
+            source.read("tokenizer.json", MAX_TOKENIZER)?.map(|bytes| hex(&Sha256::digest(bytes)));
+        let full_context = config.transformer.context;
+        let about = (hex(&Sha256::digest(&bytes)), tokenizer_digest);
+        let loaded = match place {
+            Place::Here(device) => {
+                config.transformer.limit_context(kernels::largest_tensor(device));
+                let mut weights = Checkpoint::open(source, &config.transformer, device)?;
+                let identity = Identity::new(about, &weights.fingerprint()?);
+                let network = config.transformer.init(&mut weights)?;
+                let (parameters, weight_type) = (weights.parameters(), weights.weight_type());
+                let counts = (parameters, weight_type);
+                Loaded::here(network, &config.transformer, device, counts, identity)
+            }
+            #[cfg(feature = "remote")]
+            Place::There(link) => {
+                let held = Checkpoint::digest_if_here(source, &config.transformer)?;
+                Loaded::there(link, &name, about, held, &mut config.transformer)?
+            }
         };
-        let network = config.transformer.init(&mut weights)?;
-        let (parameters, weight_type) = (weights.parameters(), weights.weight_type());
-        let parts = Parts {
-            config,
-            generation_config,
-            tokenizer,
-            chat_template,
-            parameters,
-            weight_type,
-            identity,
-            full_context,
-        };
-        Ok(parts.assemble(name, network, device))
+        let parts = Parts { config, generation_config, tokenizer, chat_template, full_context };
+        Ok(parts.assemble(name, loaded))
     }
 
-    fn load_gguf(name: String, path: &Path, device: &Device) -> Result<Self, Error> {
-        let mut weights = Gguf::open(path, device)?;
+    fn load_gguf(name: String, path: &Path, place: &Place) -> Result<Self, Error> {
+        let here = match place {
+            Place::Here(device) => device.clone(),
+            // For the metadata; no weight is put on it.
+            #[cfg(feature = "remote")]
+            Place::There(_) => Device::default(),
+        };
+        let mut weights = Gguf::open(path, &here)?;
         let mut config = weights.config().clone();
         let full_context = config.transformer.context;
-        config.transformer.limit_context(kernels::largest_tensor(device));
         let tokenizer = weights.tokenizer()?;
-        let [about_model, about_text] = weights.digests();
-        let identity = Identity {
-            config: hex(&about_model),
-            weights: hex(&weights.fingerprint()?),
-            tokenizer: tokenizer.is_some().then(|| hex(&about_text)),
-        };
-        let network = config.transformer.init(&mut weights)?;
-        let (parameters, weight_type) = (weights.parameters(), weights.weight_type());
         let chat_template = weights.chat_template()?;
-        let parts = Parts {
-            config,
-            generation_config: GenerationConfig::default(),
-            tokenizer,
-            chat_template,
-            parameters,
-            weight_type,
-            identity,
-            full_context,
+        let [about_model, about_text] = weights.digests();
+        let about = (hex(&about_model), tokenizer.is_some().then(|| hex(&about_text)));
+        let loaded = match place {
+            Place::Here(device) => {
+                config.transformer.limit_context(kernels::largest_tensor(device));
+                let identity = Identity::new(about, &weights.fingerprint()?);
+                let network = config.transformer.init(&mut weights)?;
+                let counts = (weights.parameters(), weights.weight_type());
+                Loaded::here(network, &config.transformer, device, counts, identity)
+            }
+            #[cfg(feature = "remote")]
+            Place::There(link) => {
+                let held = Some(weights.fingerprint()?);
+                Loaded::there(link, &name, about, held, &mut config.transformer)?
+            }
         };
-        Ok(parts.assemble(name, network, device))
+        let generation_config = GenerationConfig::default();
+        let parts = Parts { config, generation_config, tokenizer, chat_template, full_context };
+        Ok(parts.assemble(name, loaded))
     }
 
     /// A model of the size called `name` (one of [`synthetic::names`]) with arbitrary weights.
@@ -158,7 +170,11 @@ impl Model {
             pass_bytes: pass_bytes(&network),
             identity: Identity { config: digest.clone(), weights: digest, tokenizer: None },
             full_context: config.transformer.context,
-            language_model: TransformerModel::new(network, &config.transformer, device),
+            runner: Runner::Here(Box::new(TransformerModel::new(
+                network,
+                &config.transformer,
+                device,
+            ))),
             config,
             name,
         })
@@ -244,18 +260,18 @@ impl Model {
     /// The number of usable ids.
     #[must_use]
     pub fn vocab(&self) -> usize {
-        self.language_model.vocab()
+        self.runner.vocab()
     }
 
     /// The language model, to run it in place.
-    pub fn language_model(&mut self) -> &mut TransformerModel {
-        &mut self.language_model
+    pub fn language_model(&mut self) -> &mut Runner {
+        &mut self.runner
     }
 
     /// The language model alone.
     #[must_use]
-    pub fn into_language_model(self) -> TransformerModel {
-        self.language_model
+    pub fn into_language_model(self) -> Runner {
+        self.runner
     }
 }
 
@@ -265,33 +281,23 @@ struct Parts {
     generation_config: GenerationConfig,
     tokenizer: Option<Tokenizer>,
     chat_template: Option<ChatTemplate>,
-    parameters: u64,
-    weight_type: WeightType,
-    identity: Identity,
     full_context: usize,
 }
 
 impl Parts {
-    fn assemble(self, name: String, network: Transformer, device: &Device) -> Model {
-        let Self {
-            config,
-            generation_config,
-            tokenizer,
-            chat_template,
-            parameters,
-            weight_type,
-            identity,
-            full_context,
-        } = self;
-        let pass_bytes = pass_bytes(&network);
-        let mut language_model = TransformerModel::new(network, &config.transformer, device);
+    fn assemble(self, name: String, loaded: Loaded) -> Model {
+        let Self { config, generation_config, tokenizer, chat_template, full_context } = self;
+        let Loaded { mut runner, parameters, weight_type, pass_bytes, identity } = loaded;
         if let Some(tokenizer) = &tokenizer {
-            language_model.limit_vocab(tokenizer.vocab());
-            language_model.ban(holes(tokenizer, language_model.vocab()));
+            runner.limit_vocab(tokenizer.vocab());
+            // A worker has done it, with the same tokenizer.
+            if let Runner::Here(model) = &mut runner {
+                model.ban(holes(tokenizer, model.vocab()));
+            }
         }
         let (eos, unknown_eos) = eos(&generation_config, &config, tokenizer.as_ref())
             .into_iter()
-            .partition(|token| token.index() < language_model.vocab());
+            .partition(|token| token.index() < runner.vocab());
         Model {
             name,
             config,
@@ -305,8 +311,56 @@ impl Parts {
             pass_bytes,
             identity,
             full_context,
-            language_model,
+            runner,
         }
+    }
+}
+
+/// The weights, wherever they are.
+struct Loaded {
+    runner: Runner,
+    parameters: u64,
+    weight_type: WeightType,
+    pass_bytes: u64,
+    identity: Identity,
+}
+
+impl Loaded {
+    fn here(
+        network: Transformer,
+        config: &TransformerConfig,
+        device: &Device,
+        (parameters, weight_type): (u64, WeightType),
+        identity: Identity,
+    ) -> Self {
+        let pass_bytes = pass_bytes(&network);
+        let runner = Runner::Here(Box::new(TransformerModel::new(network, config, device)));
+        Self { runner, parameters, weight_type, pass_bytes, identity }
+    }
+
+    /// `held`: the digest of the weights that lie here as well.
+    #[cfg(feature = "remote")]
+    fn there(
+        link: &Link,
+        name: &str,
+        about: (String, Option<String>),
+        held: Option<[u8; 32]>,
+        config: &mut TransformerConfig,
+    ) -> Result<Self, Error> {
+        let model = link.open(name, &about.0, about.1.as_deref())?;
+        config.context = config.context.min(model.context());
+        let (parameters, weight_type, pass_bytes) = model.size();
+        let (config, tokenizer) = about;
+        let identity = Identity { config, weights: model.weights().into(), tokenizer };
+        if let Some(held) = held.map(|digest| hex(&digest)).filter(|held| *held != identity.weights)
+        {
+            return Err(link.error(format!(
+                "its {name} has other weights: the digest here is {held}, there {}",
+                identity.weights
+            )));
+        }
+        let runner = Runner::There(Box::new(model));
+        Ok(Self { runner, parameters, weight_type, pass_bytes, identity })
     }
 }
 
@@ -319,6 +373,13 @@ pub struct Identity {
     pub weights: String,
     /// Of `tokenizer.json`, or of a GGUF file's metadata about the tokenizer, if there is one.
     pub tokenizer: Option<String>,
+}
+
+impl Identity {
+    /// `about`: the digests of configuration and tokenizer.
+    fn new((config, tokenizer): (String, Option<String>), weights: &[u8; 32]) -> Self {
+        Self { config, weights: hex(weights), tokenizer }
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {

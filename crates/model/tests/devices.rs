@@ -5,7 +5,8 @@ use burn::tensor::TensorData;
 use draftproof_decode::{LanguageModel, Token};
 use draftproof_kernels::burn as kernels;
 use draftproof_model::{
-    Device, Error, Model, Role, TransformerModel, config::ModelConfig, device, load::Weights,
+    Device, Error, Model, Role, Runner, TransformerModel, config::ModelConfig, device,
+    load::Weights,
 };
 use serde_json::json;
 
@@ -123,7 +124,8 @@ fn memory_is_flat_over_growth_and_truncation() {
     let config = config.unwrap().transformer;
     for (device_name, device) in others() {
         let network = config.init(&mut Arbitrary(device.clone())).unwrap();
-        let mut model = TransformerModel::new(network, &config, &device);
+        let model = TransformerModel::new(network, &config, &device);
+        let mut model = Runner::Here(Box::new(model));
         let mut walk = || {
             let sequence = model.open().unwrap();
             let mut next = Token(1);

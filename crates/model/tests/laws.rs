@@ -2,7 +2,7 @@ use draftproof_decode::{
     LanguageModel, ModelError, Token,
     lm::{Pass, SequenceId},
 };
-use draftproof_model::{Model, TransformerModel};
+use draftproof_model::{Model, Runner};
 use proptest::prelude::*;
 
 use crate::support::{
@@ -165,7 +165,7 @@ fn sequences_that_share_a_pass_do_not_see_each_other() {
             .collect();
         let alone: Vec<SequenceId> =
             together.iter().map(|&sequence| model.fork(sequence).unwrap()).collect();
-        let pass = |i: usize, ids: &[SequenceId], model: &TransformerModel| {
+        let pass = |i: usize, ids: &[SequenceId], model: &Runner| {
             let sequence = ids[i];
             let done = model.len(sequence).unwrap();
             Pass { sequence, tokens: &texts[i][done..], rows: wanted[i] }

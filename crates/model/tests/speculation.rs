@@ -14,7 +14,7 @@ use draftproof_decode::{
     stats::{Meter, NoClock, Stats},
     verify::{BlockRule, Coupled, Rejection, Verifier},
 };
-use draftproof_model::{Model, Role, TransformerModel};
+use draftproof_model::{Model, Role, Runner};
 
 use crate::support::cpu;
 
@@ -62,7 +62,7 @@ impl Drafter for Garbage {
 
 struct Fable {
     target: Box<dyn LanguageModel>,
-    draft: TransformerModel,
+    draft: Runner,
     prompts: Vec<Vec<Token>>,
 }
 

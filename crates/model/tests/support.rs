@@ -7,7 +7,7 @@ use draftproof_decode::{
     LanguageModel, Token,
     lm::{Pass, Rows, SequenceId},
 };
-use draftproof_model::{Device, Model, TransformerModel, device};
+use draftproof_model::{Device, Model, Runner, device};
 use safetensors::SafeTensors;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
@@ -43,7 +43,7 @@ pub(crate) fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-pub(crate) fn open(name: &str) -> TransformerModel {
+pub(crate) fn open(name: &str) -> Runner {
     Model::open(&golden(name), &cpu()).unwrap().into_language_model()
 }
 
@@ -79,7 +79,7 @@ impl Reference {
 }
 
 /// One pass over one sequence, all rows wanted.
-pub(crate) fn feed(model: &mut TransformerModel, sequence: SequenceId, tokens: &[Token]) -> Rows {
+pub(crate) fn feed(model: &mut Runner, sequence: SequenceId, tokens: &[Token]) -> Rows {
     let pass = Pass { sequence, tokens, rows: tokens.len() };
     model.forward(&[pass]).unwrap().remove(0)
 }

@@ -99,7 +99,7 @@ impl Plot {
     }
 
     /// Points joined by lines, each with a tip.
-    pub(super) fn curve(&mut self, points: &[(f64, f64)], class: &str, name: &str) {
+    pub fn curve(&mut self, points: &[(f64, f64)], class: &str, name: &str) {
         for pair in points.windows(2) {
             self.line(pair[0], pair[1], class);
         }

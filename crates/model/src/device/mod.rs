@@ -145,6 +145,20 @@ pub struct DeviceFacts {
     pub checked: bool,
 }
 
+impl DeviceFacts {
+    fn new(name: String, opened: Opened) -> Self {
+        Self {
+            adapter: opened.adapter,
+            driver: opened.driver,
+            memory: opened.memory,
+            largest_tensor: kernels::largest_tensor(&opened.device),
+            row_invariant: kernels::row_invariant(&opened.device),
+            checked: name != CPU,
+            name,
+        }
+    }
+}
+
 /// All devices that this build can use on this machine; an error for one that is there and cannot be
 /// used.
 #[must_use]
@@ -156,15 +170,7 @@ pub fn offered() -> Vec<Result<DeviceFacts, Error>> {
                 CPU => CPU.to_owned(),
                 kind => format!("{kind}:{index}"),
             };
-            all.push(acquire(&name, &offer).map(|opened| DeviceFacts {
-                adapter: opened.adapter,
-                driver: opened.driver,
-                memory: opened.memory,
-                largest_tensor: kernels::largest_tensor(&opened.device),
-                row_invariant: kernels::row_invariant(&opened.device),
-                checked: kind.name != CPU,
-                name,
-            }));
+            all.push(acquire(&name, &offer).map(|opened| DeviceFacts::new(name, opened)));
         }
     }
     all
@@ -176,6 +182,19 @@ pub fn offered() -> Vec<Result<DeviceFacts, Error>> {
 /// If this build or this machine has no device of that name (the message lists what there is), or if
 /// the device cannot be opened or computes wrongly.
 pub fn open(name: &str) -> Result<Device, Error> {
+    find(name).map(|(_, opened)| opened.device)
+}
+
+/// What is known of the device called `name`, with the kernels that are chosen now.
+///
+/// # Errors
+/// As [`open`].
+pub fn facts(name: &str) -> Result<DeviceFacts, Error> {
+    find(name).map(|(full, opened)| DeviceFacts::new(full, opened))
+}
+
+/// A device by its name, with its full name.
+fn find(name: &str) -> Result<(String, Opened), Error> {
     let (kind, index) = match name.split_once(':') {
         Some((kind, index)) => (kind, index.parse::<usize>().ok()),
         None => (name, Some(0)),
@@ -199,16 +218,7 @@ pub fn open(name: &str) -> Result<Device, Error> {
         return Err(Error::NoSuchDevice { name: name.into(), kind: kind.name, offered });
     };
     let full = if kind.name == CPU { name.into() } else { format!("{}:{index}", kind.name) };
-    acquire(&full, offer).map(|opened| opened.device)
-}
-
-/// Whether rows on the device called `name` are independent bit for bit, with the kernels that are
-/// chosen now.
-///
-/// # Errors
-/// As [`open`].
-pub fn row_invariant(name: &str) -> Result<bool, Error> {
-    Ok(kernels::row_invariant(&open(name)?))
+    acquire(&full, offer).map(|opened| (full, opened))
 }
 
 /// Opens and checks a device, once in a process: a device can be set up only once, and what it
@@ -278,8 +288,8 @@ mod tests {
     #[cfg(feature = "cpu")]
     #[test]
     fn the_cpu_keeps_its_bits() {
-        assert!(row_invariant("cpu").unwrap());
-        assert!(row_invariant("tpu").is_err());
+        assert!(facts("cpu").unwrap().row_invariant);
+        assert!(facts("tpu").is_err());
     }
 
     #[test]

@@ -79,6 +79,25 @@ impl fmt::Display for WeightType {
     }
 }
 
+#[cfg(feature = "remote")]
+impl serde::Serialize for WeightType {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(feature = "remote")]
+impl<'de> serde::Deserialize<'de> for WeightType {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let plain = [Self::F32, Self::F16, Self::Bf16].into_iter();
+        let mut all = plain.chain(BlockFormat::ALL.map(Self::Blocks));
+        all.find(|weight_type| weight_type.to_string() == name).ok_or_else(|| {
+            serde::de::Error::custom(format_args!("expected a type of weights, found {name:?}"))
+        })
+    }
+}
+
 impl WeightType {
     /// The bytes of a tensor, if its last dimension is whole blocks and the number is one.
     pub(crate) fn bytes(self, shape: &[usize]) -> Option<usize> {

@@ -107,6 +107,20 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
+    /// The digest of the weights in `source`, if there are some.
+    #[cfg(feature = "remote")]
+    pub(crate) fn digest_if_here(
+        source: &Source,
+        config: &TransformerConfig,
+    ) -> Result<Option<[u8; 32]>, Error> {
+        let files = [SINGLE, INDEX].map(|file| source.open(file));
+        if files.into_iter().collect::<Result<Vec<_>, _>>()?.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        // No weight is put on the device.
+        Self::open(source, config, &Device::default())?.fingerprint().map(Some)
+    }
+
     /// The number of weights the model uses; a tied head counts once.
     #[must_use]
     pub fn parameters(&self) -> u64 {
