@@ -43,7 +43,7 @@ fn the_document_has_what_scripts_rely_on() {
     assert!(number(&document, "determinism.general_t1") > 0.0);
     let results = document["results"].as_array().expect("results");
     assert_eq!(results.len(), 8);
-    let cold = draftproof("contract --temperature 0 --ignore-eos --json").json();
+    let cold = draftproof("contract --temperature 0 --ignore-eos").json();
     assert_eq!(results[0]["contract"], cold["hash"], "texts go on past the end-of-text token");
     assert_ne!(results[0]["contract"], results[7]["contract"], "another temperature");
     for result in results {
