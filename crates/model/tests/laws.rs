@@ -115,33 +115,34 @@ fn a_row_does_not_see_what_comes_after_it() {
 
 #[test]
 fn a_fork_continues_alone() {
-    CHECKPOINTS.into_iter().for_each(assert_fork);
+    for name in CHECKPOINTS {
+        assert_fork(&mut open(name), name);
+    }
 }
 
-fn assert_fork(name: &str) {
+pub(crate) fn assert_fork(model: &mut Runner, name: &str) {
     let ids = Reference::of(name).ids("input_ids");
-    let mut model = open(name);
     let origin = model.open().unwrap();
-    feed(&mut model, origin, &ids[..10]);
+    feed(model, origin, &ids[..10]);
     let fork = model.fork(origin).unwrap();
     assert_ne!(fork, origin);
     let other = tokens(&[3, 4, 5]);
-    let in_fork = feed(&mut model, fork, &other);
-    let in_origin = feed(&mut model, origin, &ids[10..13]);
+    let in_fork = feed(model, fork, &other);
+    let in_origin = feed(model, origin, &ids[10..13]);
     for (found, rest) in [(in_fork, &other[..]), (in_origin, &ids[10..13])] {
         let fresh = model.open().unwrap();
-        feed(&mut model, fresh, &ids[..10]);
-        assert_eq!(bits(&found), bits(&feed(&mut model, fresh, rest)));
+        feed(model, fresh, &ids[..10]);
+        assert_eq!(bits(&found), bits(&feed(model, fresh, rest)));
     }
     model.close(origin);
     assert!(matches!(model.len(origin), Err(ModelError::NotOpen { .. })));
     assert_eq!(model.len(fork).unwrap(), 13);
-    feed(&mut model, fork, &other);
+    feed(model, fork, &other);
     model.truncate(fork, 5).unwrap();
-    let again = feed(&mut model, fork, &ids[5..9]);
+    let again = feed(model, fork, &ids[5..9]);
     let fresh = model.open().unwrap();
-    feed(&mut model, fresh, &ids[..5]);
-    assert!(distance(&again, &feed(&mut model, fresh, &ids[5..9]), 0) < TOLERANCE);
+    feed(model, fresh, &ids[..5]);
+    assert!(distance(&again, &feed(model, fresh, &ids[5..9]), 0) < TOLERANCE);
 }
 
 #[test]
@@ -186,11 +187,15 @@ fn sequences_that_share_a_pass_do_not_see_each_other() {
 
 #[test]
 fn a_failed_pass_changes_nothing() {
+    assert_failure(&mut open("llama"));
+}
+
+/// Of the golden llama.
+pub(crate) fn assert_failure(model: &mut Runner) {
     let ids = Reference::of("llama").ids("input_ids");
-    let mut model = open("llama");
     let [one, two, fresh] = [(); 3].map(|()| model.open().unwrap());
-    feed(&mut model, one, &ids[..6]);
-    feed(&mut model, fresh, &ids[..6]);
+    feed(model, one, &ids[..6]);
+    feed(model, fresh, &ids[..6]);
     let long = vec![Token(5); 256];
     let good = Pass { sequence: one, tokens: &ids[6..9], rows: 1 };
     let unknown = tokens(&[3, 320]);
@@ -209,13 +214,17 @@ fn a_failed_pass_changes_nothing() {
     assert!(matches!(model.forward(&[overflow]), Err(ModelError::ContextExceeded { .. })));
     assert!(matches!(model.truncate(one, 7), Err(ModelError::TruncateBeyond { .. })));
     assert_eq!(model.len(one).unwrap(), 6);
-    let after = feed(&mut model, one, &ids[6..]);
-    assert_eq!(bits(&after), bits(&feed(&mut model, fresh, &ids[6..])));
+    let after = feed(model, one, &ids[6..]);
+    assert_eq!(bits(&after), bits(&feed(model, fresh, &ids[6..])));
 }
 
 #[test]
 fn edges_of_the_context_and_of_passes() {
-    let mut model = open("llama");
+    assert_edges(&mut open("llama"));
+}
+
+/// Of the golden llama.
+pub(crate) fn assert_edges(model: &mut Runner) {
     assert_eq!(model.forward(&[]).unwrap(), []);
     let sequence = model.open().unwrap();
     let silent = Pass { sequence, tokens: &tokens(&[7, 8]), rows: 0 };
@@ -223,7 +232,7 @@ fn edges_of_the_context_and_of_passes() {
     assert!(rows.len() == 1 && rows[0].is_empty());
     assert_eq!(model.len(sequence).unwrap(), 2);
     let fill = vec![Token(9); 254];
-    feed(&mut model, sequence, &fill);
+    feed(model, sequence, &fill);
     let one_more = Pass { sequence, tokens: &tokens(&[1]), rows: 1 };
     assert!(matches!(model.forward(&[one_more]), Err(ModelError::ContextExceeded { .. })));
     model.truncate(sequence, 255).unwrap();

@@ -25,6 +25,9 @@ mod hostile;
 mod laws;
 /// What a folder's tokenizer does to a model, and pairs.
 mod pairs;
+/// Models of workers.
+#[cfg(feature = "remote")]
+mod remote;
 /// Drafts never change greedy or coupled text.
 mod speculation;
 /// Folders, checkpoints and comparisons that the tests share.
