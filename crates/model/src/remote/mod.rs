@@ -13,11 +13,11 @@
 //!
 //! | message | from | as |
 //! |---|---|---|
-//! | [`Hello`] | client | JSON |
-//! | [`Greeting`] | worker | JSON |
-//! | [`Work`] | client | JSON |
+//! | `Hello` | client | JSON |
+//! | `Greeting` | worker | JSON |
+//! | `Work` | client | JSON |
 //! | the rows of its passes, one after another, f32, little-endian | worker | binary messages |
-//! | [`Failure`], instead of rows | worker | JSON |
+//! | `Failure`, instead of rows | worker | JSON |
 //! | a ping, every second of a pass | worker | ping |
 //!
 //! A client that hears nothing for [`PATIENCE`] gives up: a slow worker pings, a dead one does not.
