@@ -42,6 +42,15 @@ fn gamma(result: &Value) -> Option<f64> {
     number(&result["gamma"])
 }
 
+/// A draft length in words.
+fn length(result: &Value) -> String {
+    match gamma(result) {
+        Some(0.0) => "plain".into(),
+        Some(gamma) => format!("length {gamma}"),
+        None => "length auto".into(),
+    }
+}
+
 fn temperatures(run: &Value) -> Vec<f64> {
     let mut all: Vec<f64> =
         list(&run["results"]).filter_map(|result| number(&result["temperature"])).collect();
@@ -86,14 +95,14 @@ fn devices(runs: &[Value]) -> String {
             let _ = writeln!(
                 table,
                 "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
-                 <td>T = {temperature}, length {}</td></tr>",
+                 <td>T = {temperature}, {}</td></tr>",
                 text(&run["machine"]["device"]),
                 text(&run["machine"]["draft_device"]),
                 shown(number(&run["passes"]["t1_seconds"]).map(|t1| t1 * 1e3), 3),
                 shown(number(&run["passes"]["v"][4]), 2),
                 shown(plain.as_ref().and_then(speed), 0),
                 shown(best.as_ref().and_then(speed), 0),
-                best.map_or_else(String::new, |best| best["gamma"].to_string().replace('"', "")),
+                best.map_or_else(String::new, length),
             );
         }
     }
@@ -106,7 +115,7 @@ fn device(run: &Value) -> String {
     let _ = write!(
         body,
         "{}, {} threads; target {}, {}; draft {} on {}; {} kernels; {} prompts of {} tokens, \
-         median of the prompts, the fastest of {} runs",
+         median of the prompts, {} runs of each text and the fastest counts",
         text(&machine["cpu"]),
         machine["threads"],
         text(&run["target"]["name"]),
@@ -197,7 +206,7 @@ fn speedups(run: &Value, temperatures: &[f64]) -> String {
 
 fn achieved(run: &Value, temperatures: &[f64]) -> String {
     let pair = |result: &Value| {
-        Some((number(&result["predicted_speedup"])?, number(&result["speedup"])?, gamma(result)))
+        Some((number(&result["predicted_speedup"])?, number(&result["speedup"])?, length(result)))
     };
     let all = || list(&run["results"]).filter_map(pair);
     let most = all().map(|(predicted, found, _)| predicted.max(found)).fold(1.0, f64::max);
@@ -210,9 +219,8 @@ fn achieved(run: &Value, temperatures: &[f64]) -> String {
     plot.line((0.0, 0.0), (most, most), "ideal");
     let mut series = Vec::new();
     for (&temperature, class) in temperatures.iter().zip(COLOURS.iter().cycle()) {
-        for (predicted, found, gamma) in at(run, temperature).filter_map(pair) {
-            let length = gamma.map_or_else(|| "auto".to_owned(), |gamma| gamma.to_string());
-            let tip = format!("length {length}: {found:.2} of {predicted:.2}");
+        for (predicted, found, length) in at(run, temperature).filter_map(pair) {
+            let tip = format!("{length}: {found:.2} of {predicted:.2}");
             plot.point(predicted, found, class, &tip);
         }
         series.push((format!("T = {temperature}"), *class));

@@ -110,9 +110,10 @@ pub fn serve(
         while clients.load(Ordering::Acquire) >= MOST_CLIENTS {
             thread::sleep(HEARTBEAT);
         }
-        clients.fetch_add(1, Ordering::AcqRel);
-        let (models, clients, report) = (models.clone(), clients.clone(), report.clone());
+        let seat = Seat::take(&clients);
+        let (models, report) = (models.clone(), report.clone());
         thread::spawn(move || {
+            let _seat = seat;
             let ended = client(stream, &models, token.as_ref(), &|name| {
                 report(&format!("{address} runs {name}"));
             });
@@ -120,8 +121,23 @@ pub fn serve(
                 Ok(()) => format!("{address} left"),
                 Err(reason) => format!("{address} left: {reason}"),
             });
-            clients.fetch_sub(1, Ordering::AcqRel);
         });
+    }
+}
+
+/// Counts a client for as long as it is there.
+struct Seat(Arc<AtomicUsize>);
+
+impl Seat {
+    fn take(clients: &Arc<AtomicUsize>) -> Self {
+        clients.fetch_add(1, Ordering::AcqRel);
+        Self(clients.clone())
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -265,7 +281,7 @@ impl Session<'_> {
     ) -> Result<Result<Vec<f32>, String>, String> {
         thread::scope(|scope| {
             let (done, wait) = mpsc::channel();
-            scope.spawn(move || {
+            let running = scope.spawn(move || {
                 // A client that has gone meanwhile leaves nobody to tell.
                 let _ = done.send(self.run(work));
             });
@@ -277,6 +293,8 @@ impl Session<'_> {
                         socket.send(ping).map_err(|error| error.to_string())?;
                     }
                     Err(RecvTimeoutError::Disconnected) => {
+                        // Joined here, or the scope would panic as well.
+                        let _ = running.join();
                         return Ok(Err("the worker failed in this pass".into()));
                     }
                 }
