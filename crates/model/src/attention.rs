@@ -2,14 +2,16 @@
 
 use burn::{
     module::Module,
-    tensor::{Device, Tensor},
+    tensor::{Device, Int, Tensor, activation::sigmoid},
 };
-use draftproof_kernels::{attention::AttentionRule, burn as kernels, rope::RopeLayout};
+use draftproof_kernels::{
+    attention::AttentionRule, burn as kernels, norm::RmsForm, rope::RopeLayout,
+};
 
 use crate::{
     Error,
     cache::{SequenceCache, StoreShape},
-    layers::{Linear, LinearsConfig, Norm, NormConfig},
+    layers::{Embedding, Linear, LinearsConfig, Norm, NormConfig},
     load::Weights,
     transformer::{Positions, Rotation, Span, Visitor},
 };
@@ -21,14 +23,82 @@ pub struct AttentionConfig {
     pub query_key_value: LinearsConfig<3>,
     /// The map out.
     pub out: LinearsConfig<1>,
-    /// Norms of each query and each key head, before they are rotated.
-    pub norms: Option<[NormConfig; 2]>,
+    /// The tensor with the bias of query and key, if it is one of its own.
+    pub query_key_bias: Option<String>,
+    /// Norms of each query and each key head.
+    pub norms: HeadNormsConfig,
+    /// What is added to the values.
+    pub value_rows: Option<ValueRowsConfig>,
     /// Heads, scale, window and softcap.
     pub rule: AttentionRule,
     /// Which of the pass's rotations turns queries and keys; None: they stay as they are.
     pub rope: Option<usize>,
+    /// Which values of a head are rotated together.
+    pub rope_layout: RopeLayout,
     /// The most positions a cache may hold.
     pub context: usize,
+}
+
+/// Norms of query and key heads in the making.
+#[derive(Clone, Debug)]
+pub enum HeadNormsConfig {
+    /// None.
+    None,
+    /// Of query and key, before they are rotated.
+    BeforeRope([NormConfig; 2]),
+    /// Without weights, after they are rotated.
+    AfterRope,
+}
+
+/// Rows of tokens that are added to values, in the making.
+#[derive(Clone, Debug)]
+pub struct ValueRowsConfig {
+    /// The map from the first values of a row to a gate for each head.
+    pub gate: LinearsConfig<1>,
+    /// The name of the table, without `.weight`.
+    pub table: String,
+    /// Its shape: a row for each id, a value for each value of all heads.
+    pub shape: [usize; 2],
+}
+
+/// `value + 2·sigmoid(gate(x[..input]))·table[token]`, a gate for each head.
+#[derive(Module, Debug)]
+pub struct ValueRows {
+    gate: Linear,
+    table: Embedding,
+    /// How many values of a row the gate reads.
+    input: usize,
+}
+
+impl ValueRowsConfig {
+    fn tensors(&self, visit: &mut Visitor<'_>) -> Result<(), Error> {
+        self.gate.tensors(visit)?;
+        visit(&format!("{}.weight", self.table), &self.shape)
+    }
+
+    fn init(&self, weights: &mut dyn Weights) -> Result<ValueRows, Error> {
+        let [gate] = self.gate.init(weights)?;
+        let table = Embedding::init(weights, &self.table, self.shape)?;
+        Ok(ValueRows { gate, table, input: self.gate.input })
+    }
+}
+
+impl ValueRows {
+    /// # Shapes
+    /// - value: `[n, kv_heads, head_dim]`; x: `[n, hidden]`; tokens: `[n]`
+    /// - output: `[n, kv_heads, head_dim]`
+    fn add_to(&self, value: Tensor<3>, x: Tensor<2>, tokens: Tensor<1, Int>) -> Tensor<3> {
+        let [n, heads, _] = value.dims();
+        let gate = self.gate.forward(x.narrow(1, 0, self.input));
+        let gate = sigmoid(gate).mul_scalar(2.0).reshape([n, heads, 1]);
+        let rows = self.table.forward(tokens).reshape(value.dims());
+        value + rows * gate
+    }
+
+    /// The bytes of the table.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        self.table.bytes()
+    }
 }
 
 /// Projections in and out, and what happens between.
@@ -40,9 +110,13 @@ pub struct Attention {
     out: Linear,
     query_norm: Option<Norm>,
     key_norm: Option<Norm>,
+    norms_after_rope: bool,
+    value_rows: Option<ValueRows>,
     #[module(skip)]
     rule: AttentionRule,
     rope: Option<usize>,
+    #[module(skip)]
+    rope_layout: RopeLayout,
     context: usize,
 }
 
@@ -54,7 +128,17 @@ impl AttentionConfig {
     pub fn tensors(&self, visit: &mut Visitor<'_>) -> Result<(), Error> {
         self.query_key_value.tensors(visit)?;
         self.out.tensors(visit)?;
-        self.norms.iter().flatten().try_for_each(|norm| norm.tensors(visit))
+        if let Some(name) = &self.query_key_bias {
+            visit(name, &self.query_key_bias_shape())?;
+        }
+        if let HeadNormsConfig::BeforeRope(norms) = &self.norms {
+            norms.iter().try_for_each(|norm| norm.tensors(visit))?;
+        }
+        self.value_rows.as_ref().map_or(Ok(()), |rows| rows.tensors(visit))
+    }
+
+    fn query_key_bias_shape(&self) -> [usize; 4] {
+        [2, 1, self.rule.heads, self.rule.head_dim]
     }
 
     /// Loads the maps and norms.
@@ -62,19 +146,41 @@ impl AttentionConfig {
     /// # Errors
     /// If a tensor is missing or of another shape.
     pub fn init(&self, weights: &mut dyn Weights) -> Result<Attention, Error> {
-        let [query, key, value] = self.query_key_value.init(weights)?;
+        let [mut query, mut key, value] = self.query_key_value.init(weights)?;
         let [out] = self.out.init(weights)?;
+        if let Some(name) = &self.query_key_bias {
+            let data = weights.take(name, &self.query_key_bias_shape())?;
+            let width = self.rule.heads * self.rule.head_dim;
+            let both = Tensor::<4>::from_data(data, weights.device()).reshape([2 * width]);
+            query = query.with_bias(both.clone().narrow(0, 0, width));
+            key = key.with_bias(both.narrow(0, width, width));
+        }
         let (query_norm, key_norm) = match &self.norms {
-            Some([query, key]) => (Some(query.init(weights)?), Some(key.init(weights)?)),
-            None => (None, None),
+            HeadNormsConfig::BeforeRope([query, key]) => {
+                (Some(query.init(weights)?), Some(key.init(weights)?))
+            }
+            HeadNormsConfig::None | HeadNormsConfig::AfterRope => (None, None),
         };
-        let Self { rule, rope, context, .. } = *self;
-        Ok(Attention { query, key, value, out, query_norm, key_norm, rule, rope, context })
+        let Self { rule, rope, rope_layout, context, .. } = *self;
+        Ok(Attention {
+            query,
+            key,
+            value,
+            out,
+            query_norm,
+            key_norm,
+            norms_after_rope: matches!(self.norms, HeadNormsConfig::AfterRope),
+            value_rows: self.value_rows.as_ref().map(|rows| rows.init(weights)).transpose()?,
+            rule,
+            rope,
+            rope_layout,
+            context,
+        })
     }
 }
 
 impl Attention {
-    /// Appends to layer `layer` of each cache and attends: the rows of all sequences share the
+    /// Appends to slot `slot` of each cache and attends: the rows of all sequences share the
     /// projections, each sequence sees its own cache only.
     ///
     /// # Shapes
@@ -83,27 +189,29 @@ impl Attention {
     pub fn forward(
         &self,
         x: Tensor<2>,
-        layer: usize,
+        slot: usize,
         positions: &Positions,
         spans: &[Span],
         caches: &mut [SequenceCache],
     ) -> Tensor<2> {
         let rotation = self.rope.map(|rope| &positions.rotations[rope]);
-        if let ([_], [cache], Some(rotation), None, None) =
-            (spans, &mut *caches, rotation, &self.query_norm, &self.key_norm)
-        {
-            return self.forward_one(x, layer, rotation, cache);
+        let bare = self.query_norm.is_none() && !self.norms_after_rope && self.value_rows.is_none();
+        if let ([_], [cache], Some(rotation), true) = (spans, &mut *caches, rotation, bare) {
+            return self.forward_one(x, slot, rotation, cache);
         }
         let weights = [self.query.weight(), self.key.weight(), self.value.weight()];
         let biases = [self.query.bias(), self.key.bias(), self.value.bias()];
-        let [query, key, value] = kernels::linear3(x, weights, biases);
+        let [query, key, value] = kernels::linear3(x.clone(), weights, biases);
         let AttentionRule { heads, kv_heads, .. } = self.rule;
         let query = self.turn(self.split(query, heads), self.query_norm.as_ref(), rotation);
         let key = self.turn(self.split(key, kv_heads), self.key_norm.as_ref(), rotation);
-        let value = self.split(value, kv_heads);
+        let mut value = self.split(value, kv_heads);
+        if let Some(rows) = &self.value_rows {
+            value = rows.add_to(value, x, positions.tokens.clone());
+        }
         let mixed = spans.iter().zip(caches).map(|(span, cache)| {
             let own = |rows: &Tensor<3>| rows.clone().narrow(0, span.start, span.count);
-            self.attend(own(&query), [own(&key), own(&value)], layer, cache)
+            self.attend(own(&query), [own(&key), own(&value)], slot, cache)
         });
         self.out.forward(Tensor::cat(mixed.collect(), 0))
     }
@@ -125,25 +233,35 @@ impl Attention {
             Some(norm) => norm.forward(heads),
             None => heads,
         };
-        match rotation {
+        let heads = match rotation {
             Some(Rotation { cos, sin }) => {
-                kernels::rope(heads, cos.clone(), sin.clone(), RopeLayout::HalfSplit)
+                kernels::rope(heads, cos.clone(), sin.clone(), self.rope_layout)
             }
             None => heads,
+        };
+        if !self.norms_after_rope {
+            return heads;
         }
+        let ones = Tensor::ones([self.rule.head_dim], &heads.device());
+        kernels::rms_norm(heads, ones, f32::EPSILON.into(), RmsForm::Llama)
+    }
+
+    /// The rows that are added to values, if there are any.
+    pub(crate) fn value_rows(&self) -> Option<&ValueRows> {
+        self.value_rows.as_ref()
     }
 
     /// The rows of one sequence alone, without norms: the same operations in one go.
     fn forward_one(
         &self,
         x: Tensor<2>,
-        layer: usize,
+        slot: usize,
         rotation: &Rotation,
         cache: &mut SequenceCache,
     ) -> Tensor<2> {
         let held = cache.len();
         let end = held + x.dims()[0];
-        let layer = &mut cache.layers[layer];
+        let layer = &mut cache.layers[slot];
         let stores = layer.take(held, end, self.context, &self.store_shape(x.device()));
         let (y, stores) = kernels::attention_block(
             x,
@@ -152,7 +270,7 @@ impl Attention {
             [rotation.cos.clone(), rotation.sin.clone()],
             stores,
             held,
-            (self.rule, RopeLayout::HalfSplit),
+            (self.rule, self.rope_layout),
         );
         layer.put(stores);
         y
@@ -171,12 +289,12 @@ impl Attention {
         &self,
         query: Tensor<3>,
         new: [Tensor<3>; 2],
-        layer: usize,
+        slot: usize,
         cache: &mut SequenceCache,
     ) -> Tensor<2> {
         let held = cache.len();
         let end = held + query.dims()[0];
-        let layer = &mut cache.layers[layer];
+        let layer = &mut cache.layers[slot];
         let stores = layer.take(held, end, self.context, &self.store_shape(query.device()));
         let (mixed, stores) = kernels::attention(query, new, stores, held, self.rule);
         layer.put(stores);

@@ -5,17 +5,20 @@
 //! that would have to be ignored. Both of today's layouts are read, the hub's (`rope_theta`,
 //! `rope_scaling`, `torch_dtype`) and transformers 5's (`rope_parameters`, `layer_types`, `dtype`).
 
-use draftproof_kernels::glu::Activation;
+use draftproof_kernels::rope::RopeLayout;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::{Error, families, layers::NormForm, names::Names, rope::RopeConfig};
+use crate::{
+    Error, families, layers::NormForm, loops::LoopConfig, mlp::Function, names::Names,
+    rope::RopeConfig,
+};
 
 /// Positions are computed in f32, which holds every integer up to here.
 const MAX_CONTEXT: usize = 1 << 24;
 
 /// More than any model has; what is told of each layer takes memory before the weights are seen.
-const MAX_LAYERS: usize = 1 << 16;
+pub(crate) const MAX_LAYERS: usize = 1 << 16;
 
 /// What a `config.json` says.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,26 +58,30 @@ pub struct TransformerConfig {
     pub learned_positions: Option<usize>,
     /// Rotary positions, of which each layer uses one.
     pub ropes: Vec<RopeConfig>,
+    /// Which values of a head are rotated together.
+    pub rope_layout: RopeLayout,
     /// The form of every norm.
     pub norm: NormForm,
     /// Added to the mean square (or the variance) in every norm.
     pub norm_epsilon: f64,
-    /// Whether what a block gives is normed before it is added to the residual stream.
-    pub sandwich_norms: bool,
-    /// Whether each query and key head is normed before it is rotated.
-    pub query_key_norms: bool,
+    /// Whether there are norms behind attention and the feed-forward block, and of what.
+    pub out_norms: OutNorms,
+    /// Whether and where each query and key head is normed.
+    pub query_key_norms: HeadNorms,
     /// What attention scores are multiplied by.
     pub attention_scale: f32,
     /// Bends attention scores below this bound.
     pub attention_softcap: Option<f32>,
     /// Whether query, key and value have a bias.
     pub query_key_value_bias: bool,
+    /// Whether query and key have a bias that lies in a tensor of its own.
+    pub query_key_bias: bool,
     /// Whether the map out of attention has a bias.
     pub attention_out_bias: bool,
     /// Whether the feed-forward block is gated: `out(act(gate(x)) · up(x))`, else `out(act(up(x)))`.
     pub gated: bool,
     /// The function inside the feed-forward block.
-    pub activation: Activation,
+    pub activation: Function,
     /// Whether the maps of the feed-forward block have a bias.
     pub mlp_bias: bool,
     /// Bends logits below this bound.
@@ -83,6 +90,30 @@ pub struct TransformerConfig {
     pub tied_head: bool,
     /// What the tensors are called.
     pub names: Names,
+    /// Which layers run several times, and what happens between; None: each runs once.
+    pub loops: Option<LoopConfig>,
+}
+
+/// What is normed behind attention and the feed-forward block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutNorms {
+    /// Nothing.
+    None,
+    /// What the block gives, before it is added to the residual stream: `x + norm(block(…))`.
+    Branch,
+    /// The residual stream, after the block was added: `norm(x + block(…))`.
+    Sum,
+}
+
+/// Where query and key heads are normed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadNorms {
+    /// Nowhere.
+    None,
+    /// Before they are rotated, with weights.
+    BeforeRope,
+    /// After they are rotated, without weights, and with the smallest step of f32 as epsilon.
+    AfterRope,
 }
 
 /// What may differ from layer to layer.
@@ -92,6 +123,9 @@ pub struct LayerConfig {
     pub window: Option<usize>,
     /// Which of [`ropes`](TransformerConfig::ropes) rotates queries and keys; None: none does.
     pub rope: Option<usize>,
+    /// The number of the table of which the token's row is added to the values, weighed by a gate for
+    /// each head; None: none is.
+    pub value_table: Option<usize>,
 }
 
 impl ModelConfig {
@@ -335,6 +369,10 @@ impl TransformerConfig {
         }
         if self.layers.iter().any(|layer| layer.window == Some(0)) {
             return Err(fields.error("sliding_window", "at least 1", 0));
+        }
+        if self.query_key_bias && self.heads != self.kv_heads {
+            let expected = format!("{}, since query and key share a bias", self.heads);
+            return Err(fields.error("num_key_value_heads", expected, self.kv_heads));
         }
         Ok(())
     }

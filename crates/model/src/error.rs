@@ -156,6 +156,18 @@ pub enum Error {
         /// The names that exist.
         available: String,
     },
+    /// A setting of loops or of guidance that does not fit the model.
+    #[error("{model}: {setting}: expected {expected}, found {found}")]
+    Loops {
+        /// Name of the model.
+        model: String,
+        /// What was set.
+        setting: &'static str,
+        /// What fits.
+        expected: String,
+        /// What was asked for.
+        found: String,
+    },
     /// A draft whose token ids mean something else than the target's, and that has too few of its
     /// strings under other ids.
     #[error(

@@ -15,10 +15,13 @@ use draftproof_kernels::burn::largest_tensor;
 use half::bf16;
 
 use crate::{
+    Error,
     cache::SequenceCache,
     config::TransformerConfig,
+    guidance::{Guidance, extrapolate},
+    loops::{Depth, Looped, MAX_LOOPS, States},
     rope::Rope,
-    transformer::{Positions, Rotation, Span, Transformer},
+    transformer::{Positions, Rotation, Span, Transformer, Way},
 };
 
 /// A transformer and the caches of its open sequences.
@@ -30,7 +33,9 @@ pub struct TransformerModel {
     network: Transformer,
     ropes: Vec<Rope>,
     device: Device,
-    layers: usize,
+    /// Of a looped transformer.
+    depth: Option<Depth>,
+    passes: u64,
     context: usize,
     vocab: usize,
     /// The most rows of a pass whose activations fit into tensors of the device.
@@ -64,7 +69,12 @@ impl TransformerModel {
                 .map(|rope| rope.init(config.head_dim, config.context, device))
                 .collect(),
             device: device.clone(),
-            layers: config.layers.len(),
+            depth: config.loops.as_ref().map(|loops| Depth {
+                loops: loops.loops,
+                guidance: None,
+                initial: None,
+            }),
+            passes: 0,
             context: config.context,
             vocab: config.vocab,
             most_rows: most_rows(config, largest_tensor(device)),
@@ -105,6 +115,111 @@ impl TransformerModel {
         self.holes.retain(|&id| id < self.vocab);
     }
 
+    /// How many times the layers of a looped transformer run; None: it is not one.
+    #[must_use]
+    pub fn loops(&self) -> Option<usize> {
+        self.depth.as_ref().map(|depth| depth.loops)
+    }
+
+    /// How the last loop is guided, if it is.
+    #[must_use]
+    pub fn guidance(&self) -> Option<Guidance> {
+        self.depth.as_ref().and_then(|depth| depth.guidance)
+    }
+
+    /// The passes so far, whatever they served.
+    #[must_use]
+    pub fn passes(&self) -> u64 {
+        self.passes
+    }
+
+    /// Sets depth and guidance; w = 0 is no guidance. A sequence keeps the keys and values of one
+    /// setting, so all open ones are closed.
+    ///
+    /// # Errors
+    /// If this is no looped transformer, the loops are not from 1 to [`MAX_LOOPS`], the reference is not
+    /// a loop before the last, or w is negative or not finite; `name` is the model's in the message.
+    pub fn set_loops(
+        &mut self,
+        name: &str,
+        loops: usize,
+        guidance: Option<Guidance>,
+    ) -> Result<(), Error> {
+        let error = |setting, expected: String, found: &dyn fmt::Display| {
+            Err(Error::Loops { model: name.into(), setting, expected, found: found.to_string() })
+        };
+        let Some(depth) = &mut self.depth else {
+            let setting = if guidance.is_some() { "guidance" } else { "loops" };
+            return error(setting, "a looped transformer".into(), &"one whose layers run once");
+        };
+        if !(1..=MAX_LOOPS).contains(&loops) {
+            return error("loops", format!("from 1 to {MAX_LOOPS}"), &loops);
+        }
+        if let Some(Guidance { reference, strength, .. }) = guidance {
+            let w = strength.most();
+            if !(w >= 0.0 && w.is_finite()) {
+                return error("guidance weight", "a finite number from 0 on".into(), &w);
+            }
+            if reference < 1 || reference >= loops {
+                let expected = format!("a completed loop before the last of {loops}");
+                return error("reference loop", expected, &reference);
+            }
+        }
+        depth.loops = loops;
+        depth.guidance = guidance.filter(|guidance| guidance.strength.most() > 0.0);
+        self.sequences.clear();
+        Ok(())
+    }
+
+    /// The state with which each position begins, where the architecture has one: `[positions,
+    /// hidden]`, positions beyond are outside the context. Zeros without it. Closes open sequences.
+    ///
+    /// # Errors
+    /// If the architecture has none.
+    pub fn set_initial_states(&mut self, states: Tensor<2>) -> Result<(), Error> {
+        let takes = |looped: &Looped| looped.recurrence.has_initial_state();
+        let takes = self.network.looped.as_ref().is_some_and(takes);
+        let Some(depth) = self.depth.as_mut().filter(|_| takes) else {
+            return Err(Error::Loops {
+                model: "this model".into(),
+                setting: "initial states",
+                expected: "a looped transformer whose state does not begin with the text".into(),
+                found: "another one".into(),
+            });
+        };
+        self.context = self.context.min(states.dims()[0]);
+        depth.initial = Some(states);
+        self.sequences.clear();
+        Ok(())
+    }
+
+    /// The same model, unguided, after its first `loops` loops: a draft that shares the weights. Its
+    /// sequences are its own.
+    ///
+    /// # Errors
+    /// As [`set_loops`](Self::set_loops), or if these are not fewer loops than this model's.
+    pub fn early_exit(&self, name: &str, loops: usize) -> Result<Self, Error> {
+        if let Some(all) = self.loops()
+            && loops >= all
+        {
+            let expected = format!("fewer than the {all} of the target");
+            let (model, found) = (name.into(), loops.to_string());
+            return Err(Error::Loops { model, setting: "draft loops", expected, found });
+        }
+        let mut early = Self {
+            network: self.network.clone(),
+            ropes: self.ropes.clone(),
+            device: self.device.clone(),
+            depth: self.depth.clone(),
+            holes: self.holes.clone(),
+            sequences: BTreeMap::new(),
+            passes: 0,
+            ..*self
+        };
+        early.set_loops(name, loops, None)?;
+        Ok(early)
+    }
+
     fn get(&self, sequence: SequenceId) -> Result<&SequenceCache, ModelError> {
         self.sequences.get(&sequence).ok_or(ModelError::NotOpen { sequence })
     }
@@ -141,22 +256,50 @@ impl TransformerModel {
             Rotation { cos, sin }
         };
         let rotations = self.ropes.iter_mut().map(rotate).collect();
-        let positions = Positions { ids: at, rotations };
         let ids = input.narrow(0, 0, count);
-        let hidden = self.network.forward(ids, &positions, &spans, caches);
-        let wanted = batch.iter().zip(&spans).filter(|(pass, _)| pass.rows > 0);
-        let mut wanted: Vec<Tensor<2>> = wanted
-            .map(|(pass, span)| {
-                hidden.clone().narrow(0, span.start + span.count - pass.rows, pass.rows)
-            })
-            .collect();
-        let wanted = match wanted.len() {
-            0 => return Ok(Vec::new()),
-            1 => wanted.remove(0),
-            _ => Tensor::cat(wanted, 0),
+        let positions = Positions { ids: at, tokens: ids.clone(), rotations };
+        self.passes += 1;
+        let (Some(looped), Some(depth)) = (&self.network.looped, &self.depth) else {
+            let hidden = self.network.forward(ids, &positions, &spans, caches);
+            let Some(hidden) = wanted(&hidden, batch, &spans) else { return Ok(Vec::new()) };
+            let logits = self.network.logits(hidden, self.vocab);
+            return logits.try_into_vec_as().map_err(backend);
         };
-        let logits = self.network.logits(wanted, self.vocab);
-        logits.try_into_vec_as().map_err(|error| ModelError::Backend(error.to_string()))
+        let mut way = Way { positions: &positions, spans: &spans, caches };
+        let mut states = self.network.states(looped, depth, ids, &mut way);
+        // A coda needs all rows, to append their keys and values; without one the others are done.
+        let alone = self.network.coda() == 0;
+        let select = |states: States| {
+            let last = wanted(&states.last, batch, &spans)?;
+            let reference = states.reference.and_then(|rows| wanted(&rows, batch, &spans));
+            Some(States { last, reference })
+        };
+        if alone {
+            let Some(selected) = select(states) else { return Ok(Vec::new()) };
+            states = selected;
+        }
+        states = self.network.branches(looped, depth, states, &mut way).map_err(backend)?;
+        if !alone {
+            let Some(selected) = select(states) else { return Ok(Vec::new()) };
+            states = selected;
+        }
+        let (Some(reference), Some(guidance)) = (states.reference, depth.guidance) else {
+            let logits = self.network.logits(states.last, self.vocab);
+            return logits.try_into_vec_as().map_err(backend);
+        };
+        // One read of the head for both.
+        let [rows, _] = reference.dims();
+        let logits = self.network.logits(Tensor::cat(vec![states.last, reference], 0), usize::MAX);
+        let [_, all] = logits.dims();
+        let mut logits: Vec<f32> = logits.try_into_vec_as().map_err(backend)?;
+        let (last, reference) = logits.split_at_mut(rows * all);
+        let mut guided = Vec::with_capacity(rows * self.vocab);
+        for (last, reference) in last.chunks_exact_mut(all).zip(reference.chunks_exact(all)) {
+            let w = guidance.strength.at(last);
+            extrapolate(last, reference, w);
+            guided.extend_from_slice(&last[..self.vocab]);
+        }
+        Ok(guided)
     }
 
     /// Runs what of a pass comes before its last `most` rows, if no row of it is wanted; returns the
@@ -210,6 +353,23 @@ impl TransformerModel {
     }
 }
 
+fn backend(error: impl fmt::Display) -> ModelError {
+    ModelError::Backend(error.to_string())
+}
+
+/// The rows of a pass that were asked for, one after another; None if there are none.
+fn wanted(rows: &Tensor<2>, batch: &[Pass<'_>], spans: &[Span]) -> Option<Tensor<2>> {
+    let wanted = batch.iter().zip(spans).filter(|(pass, _)| pass.rows > 0);
+    let mut wanted: Vec<Tensor<2>> = wanted
+        .map(|(pass, span)| rows.clone().narrow(0, span.start + span.count - pass.rows, pass.rows))
+        .collect();
+    match wanted.len() {
+        0 => None,
+        1 => Some(wanted.remove(0)),
+        _ => Some(Tensor::cat(wanted, 0)),
+    }
+}
+
 impl LanguageModel for TransformerModel {
     fn vocab(&self) -> usize {
         self.vocab
@@ -220,7 +380,7 @@ impl LanguageModel for TransformerModel {
     }
 
     fn open(&mut self) -> Result<SequenceId, ModelError> {
-        Ok(self.insert(SequenceCache::new(self.layers)))
+        Ok(self.insert(SequenceCache::new(self.network.slots(self.depth.as_ref()))))
     }
 
     fn forward(&mut self, batch: &[Pass<'_>]) -> Result<Vec<Rows>, ModelError> {

@@ -161,6 +161,15 @@ fn columns(
 }
 
 impl Linear {
+    pub(crate) fn new(weight: Matrix) -> Self {
+        Self { weight: weight.into(), bias: None }
+    }
+
+    /// The same map with another bias.
+    pub(crate) fn with_bias(self, bias: Tensor<1>) -> Self {
+        Self { bias: Some(Param::from_tensor(bias)), ..self }
+    }
+
     /// # Shapes
     /// - x: `[n, input]`
     /// - output: `[n, output]`
@@ -345,7 +354,7 @@ impl Embedding {
         })
     }
 
-    /// Logits of the first `vocab` ids.
+    /// Logits of the first `vocab` ids, or of all.
     ///
     /// # Shapes
     /// - x: `[n, hidden]`
@@ -356,13 +365,17 @@ impl Embedding {
         let logits = if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(parts, 1) };
         // Cut from the result: a part of the table would be copied for every pass.
         match logits.dims() {
-            [_, all] if all == vocab => logits,
+            [_, all] if all <= vocab => logits,
             _ => logits.narrow(1, 0, vocab),
         }
     }
 }
 
-fn vector(weights: &mut dyn Weights, name: &str, width: usize) -> Result<Param<Tensor<1>>, Error> {
+pub(crate) fn vector(
+    weights: &mut dyn Weights,
+    name: &str,
+    width: usize,
+) -> Result<Param<Tensor<1>>, Error> {
     let data = weights.take(name, &[width])?;
     Ok(Param::from_tensor(Tensor::from_data(data, weights.device())))
 }

@@ -18,7 +18,16 @@ pub struct MlpConfig {
     /// The map out.
     pub out: LinearsConfig<1>,
     /// The function between.
-    pub activation: Activation,
+    pub activation: Function,
+}
+
+/// The function inside a feed-forward block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Function {
+    /// One that kernels have, with a gate or without.
+    Kernel(Activation),
+    /// `max(x, 0)² / 2`; as it has no kernel, without a gate only.
+    HalfSquaredRelu,
 }
 
 /// The maps into a feed-forward block.
@@ -37,7 +46,7 @@ pub struct Mlp {
     up: Linear,
     out: Linear,
     #[module(skip)]
-    activation: Activation,
+    activation: Function,
 }
 
 impl MlpConfig {
@@ -79,13 +88,19 @@ impl Mlp {
     /// - output: `[n, hidden]`
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         let (up, out) = (self.up.parts(), self.out.parts());
-        match &self.gate {
-            Some(gate) => kernels::feed_forward(x, gate.parts(), up, out, self.activation),
-            None => {
+        match (&self.gate, self.activation) {
+            (Some(gate), Function::Kernel(activation)) => {
+                kernels::feed_forward(x, gate.parts(), up, out, activation)
+            }
+            (None, Function::Kernel(activation)) => {
                 let inner = self.up.forward(x);
                 // Times one: the function alone, from the kernel that has it.
                 let ones = inner.ones_like();
-                self.out.forward(kernels::glu(inner, ones, self.activation))
+                self.out.forward(kernels::glu(inner, ones, activation))
+            }
+            (_, Function::HalfSquaredRelu) => {
+                let inner = self.up.forward(x).clamp_min(0.0);
+                self.out.forward((inner.clone() * inner).mul_scalar(0.5))
             }
         }
     }

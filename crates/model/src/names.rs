@@ -13,12 +13,20 @@ pub struct Names {
     pub positions: &'static str,
     /// What the number of a layer is appended to.
     pub layers: &'static str,
+    /// The same, where the layers before, in and after a loop are numbered by themselves.
+    pub sections: Option<[&'static str; 3]>,
     /// The norm before attention.
     pub attention_norm: &'static str,
     /// The norm of what attention gives.
     pub attention_out_norm: &'static str,
     /// Maps to query, key and value.
     pub query_key_value: &'static [&'static str],
+    /// The bias of query and key, `[2, 1, heads, head_dim]`; nothing is appended to it.
+    pub query_key_bias: &'static str,
+    /// The gate of the rows that are added to values.
+    pub value_gate: &'static [&'static str],
+    /// What the number of a table of such rows is appended to.
+    pub value_tables: &'static str,
     /// The norm of each query head.
     pub query_norm: &'static str,
     /// The norm of each key head.
@@ -41,7 +49,8 @@ pub struct Names {
     pub prefix: Option<&'static str>,
     /// Whether the matrices of layers are stored `[input, output]`.
     pub transposed: bool,
-    /// Ends of the names of buffers that the configuration determines: they may be there.
+    /// Ends of the names of tensors that are not needed, since the configuration determines them or the
+    /// logits do not depend on them: they may be there.
     pub buffers: &'static [&'static str],
 }
 
@@ -51,9 +60,13 @@ impl Names {
         embedding: "model.embed_tokens",
         positions: "model.embed_positions",
         layers: "model.layers",
+        sections: None,
         attention_norm: "input_layernorm",
         attention_out_norm: "post_attention_layernorm",
         query_key_value: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+        query_key_bias: "self_attn.qk_bias",
+        value_gate: &["attn.ve_gate"],
+        value_tables: "value_embeds",
         query_norm: "self_attn.q_norm",
         key_norm: "self_attn.k_norm",
         attention_out: &["self_attn.o_proj"],

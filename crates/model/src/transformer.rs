@@ -4,7 +4,8 @@
 //! ids ─ embedding ─▶ x ─┬─ norm ─ attention ─┬─ norm ─ mlp ─┬─ … ─▶ norm ─ head ─▶ logits
 //!                       └───────── + ────────┴────── + ─────┘
 //! ```
-//! Some families norm what attention and mlp give too, before it is added.
+//! Some families norm what attention and mlp give too, before it is added, or the sum behind it; some
+//! run a part of the layers several times ([`loops`](crate::loops)).
 //!
 //! A pass serves several sequences: their rows lie one after the other in `[n, hidden]`, go through
 //! the linear maps together, and part only in attention, where each sees its own cache.
@@ -17,11 +18,12 @@ use draftproof_kernels::{attention::AttentionRule, burn as kernels};
 
 use crate::{
     Error,
-    attention::{Attention, AttentionConfig},
+    attention::{Attention, AttentionConfig, HeadNormsConfig, ValueRows, ValueRowsConfig},
     cache::SequenceCache,
-    config::{LayerConfig, TransformerConfig},
+    config::{HeadNorms, LayerConfig, OutNorms, TransformerConfig},
     layers::{Embedding, LinearsConfig, Norm, NormConfig},
     load::Weights,
+    loops::Looped,
     mlp::{Inward, Mlp, MlpConfig},
 };
 
@@ -39,6 +41,8 @@ pub struct Span {
 pub struct Positions {
     /// The position of each row, `[n]`.
     pub ids: Tensor<1, Int>,
+    /// The token of each row, `[n]`.
+    pub tokens: Tensor<1, Int>,
     /// The rotation of each row, for each of the configuration's ropes.
     pub rotations: Vec<Rotation>,
 }
@@ -52,6 +56,14 @@ pub struct Rotation {
     pub sin: Tensor<2>,
 }
 
+/// A pass on its way through layers: where its rows stand, and the caches they append to.
+#[derive(Debug)]
+pub(crate) struct Way<'a> {
+    pub(crate) positions: &'a Positions,
+    pub(crate) spans: &'a [Span],
+    pub(crate) caches: &'a mut [SequenceCache],
+}
+
 /// Attention, then the feed-forward block, each added to what came in.
 #[derive(Module, Debug)]
 pub struct Layer {
@@ -61,17 +73,20 @@ pub struct Layer {
     mlp_norm: Norm,
     mlp: Mlp,
     mlp_out_norm: Option<Norm>,
+    /// Whether the norms behind blocks are those of the sums.
+    norms_sums: bool,
 }
 
 /// Embedding, layers, last norm, head.
 #[derive(Module, Debug)]
 pub struct Transformer {
-    embedding: Embedding,
+    pub(crate) embedding: Embedding,
     embedding_scale: f32,
     /// Learned positions.
     positions: Option<Embedding>,
-    layers: Vec<Layer>,
-    norm: Norm,
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) norm: Norm,
+    pub(crate) looped: Option<Looped>,
     /// None: the embedding is the head.
     head: Option<Embedding>,
     logit_softcap: Option<f32>,
@@ -88,6 +103,7 @@ struct LayerParts {
     mlp_norm: NormConfig,
     mlp: MlpConfig,
     mlp_out_norm: Option<NormConfig>,
+    norms_sums: bool,
 }
 
 impl LayerParts {
@@ -110,6 +126,7 @@ impl LayerParts {
             mlp_norm: self.mlp_norm.init(weights)?,
             mlp: self.mlp.init(weights)?,
             mlp_out_norm: maybe(&self.mlp_out_norm, weights)?,
+            norms_sums: self.norms_sums,
         })
     }
 }
@@ -129,6 +146,9 @@ impl TransformerConfig {
             self.layer(layer).tensors(visit)?;
         }
         self.norm(self.names.norm.into(), self.hidden).tensors(visit)?;
+        if let Some(loops) = &self.loops {
+            self.looped(loops).tensors(visit)?;
+        }
         match self.tied_head {
             true => Ok(()),
             false => visit(&weight(self.names.head), &[self.vocab, self.hidden]),
@@ -156,6 +176,10 @@ impl TransformerConfig {
                 .map(|layer| self.layer(layer).init(weights))
                 .collect::<Result<_, _>>()?,
             norm: self.norm(names.norm.into(), self.hidden).init(weights)?,
+            looped: match &self.loops {
+                Some(loops) => Some(self.looped(loops).init(weights)?),
+                None => None,
+            },
             head: match self.tied_head {
                 true => None,
                 false => Some(Embedding::init(weights, names.head, table)?),
@@ -164,11 +188,11 @@ impl TransformerConfig {
         })
     }
 
-    fn norm(&self, name: String, width: usize) -> NormConfig {
+    pub(crate) fn norm(&self, name: String, width: usize) -> NormConfig {
         NormConfig { name, form: self.norm, width, epsilon: self.norm_epsilon }
     }
 
-    fn linears<const N: usize>(
+    pub(crate) fn linears<const N: usize>(
         &self,
         prefix: &str,
         names: &'static [&'static str],
@@ -179,16 +203,32 @@ impl TransformerConfig {
         LinearsConfig { prefix, names, input, outputs, bias, transposed }
     }
 
+    /// The name of layer `layer`, counted from the first.
+    fn layer_name(&self, layer: usize) -> String {
+        let (Some(sections), Some(loops)) = (self.names.sections, &self.loops) else {
+            return self.names.layer(layer);
+        };
+        let coda = loops.prelude + loops.core;
+        let [section, first] = match layer {
+            _ if layer < loops.prelude => [0, 0],
+            _ if layer < coda => [1, loops.prelude],
+            _ => [2, coda],
+        };
+        format!("{}.{}", sections[section], layer - first)
+    }
+
     fn layer(&self, layer: usize) -> LayerParts {
-        let (names, prefix) = (&self.names, self.names.layer(layer));
+        let (names, prefix) = (&self.names, self.layer_name(layer));
         let norm = |name| self.norm(format!("{prefix}.{name}"), self.hidden);
+        let out_norms = self.out_norms != OutNorms::None;
         LayerParts {
             attention_norm: norm(names.attention_norm),
             attention: self.attention(&prefix, self.layers[layer]),
-            attention_out_norm: self.sandwich_norms.then(|| norm(names.attention_out_norm)),
+            attention_out_norm: out_norms.then(|| norm(names.attention_out_norm)),
             mlp_norm: norm(names.mlp_norm),
             mlp: self.mlp(&prefix),
-            mlp_out_norm: self.sandwich_norms.then(|| norm(names.mlp_out_norm)),
+            mlp_out_norm: out_norms.then(|| norm(names.mlp_out_norm)),
+            norms_sums: self.out_norms == OutNorms::Sum,
         }
     }
 
@@ -209,7 +249,17 @@ impl TransformerConfig {
                 (query, [hidden]),
                 self.attention_out_bias,
             ),
-            norms: self.query_key_norms.then(|| [names.query_norm, names.key_norm].map(head_norm)),
+            query_key_bias: self
+                .query_key_bias
+                .then(|| format!("{prefix}.{}", names.query_key_bias)),
+            norms: match self.query_key_norms {
+                HeadNorms::None => HeadNormsConfig::None,
+                HeadNorms::BeforeRope => {
+                    HeadNormsConfig::BeforeRope([names.query_norm, names.key_norm].map(head_norm))
+                }
+                HeadNorms::AfterRope => HeadNormsConfig::AfterRope,
+            },
+            value_rows: layer.value_table.map(|index| self.value_rows(prefix, index)),
             rule: AttentionRule {
                 heads: self.heads,
                 kv_heads: self.kv_heads,
@@ -219,7 +269,20 @@ impl TransformerConfig {
                 softcap: self.attention_softcap,
             },
             rope: layer.rope,
+            rope_layout: self.rope_layout,
             context: self.context,
+        }
+    }
+
+    fn value_rows(&self, prefix: &str, index: usize) -> ValueRowsConfig {
+        /// How many values of a row a gate reads; a constant of the public code.
+        const INPUT: usize = 32;
+        let sizes = (INPUT.min(self.hidden), [self.kv_heads]);
+        let gate = self.linears(prefix, self.names.value_gate, sizes, false);
+        ValueRowsConfig {
+            gate,
+            table: format!("{}.{index}", self.names.value_tables),
+            shape: [self.vocab, self.kv_heads * self.head_dim],
         }
     }
 
@@ -237,10 +300,11 @@ impl TransformerConfig {
 
 impl Transformer {
     /// The bytes of tables of which a pass reads single rows: the embedding, unless it is the head,
-    /// and learned positions.
+    /// learned positions, and rows that are added to values.
     pub(crate) fn table_bytes(&self) -> u64 {
         let embedding = if self.head.is_some() { self.embedding.bytes() } else { 0 };
-        embedding + self.positions.as_ref().map_or(0, Embedding::bytes)
+        let values: u64 = self.layers.iter().map(Layer::table_bytes).sum();
+        embedding + self.positions.as_ref().map_or(0, Embedding::bytes) + values
     }
 
     /// Runs the layers and appends to the caches, whose `len` the caller moves afterwards.
@@ -255,21 +319,13 @@ impl Transformer {
         spans: &[Span],
         caches: &mut [SequenceCache],
     ) -> Tensor<2> {
-        let mut x = self.embed(ids, positions);
-        let Some(first) = self.layers.first() else { return self.norm.forward(x) };
-        let mut normed = first.attention_norm.forward(x.clone());
-        for (index, layer) in self.layers.iter().enumerate() {
-            let attended = layer.attention.forward(normed, index, positions, spans, caches);
-            let attended = maybe_norm(layer.attention_out_norm.as_ref(), attended);
-            (x, normed) = layer.mlp_norm.forward_sum(x, attended);
-            let next = self.layers.get(index + 1).map_or(&self.norm, |next| &next.attention_norm);
-            let inner = maybe_norm(layer.mlp_out_norm.as_ref(), layer.mlp.forward(normed));
-            (x, normed) = next.forward_sum(x, inner);
-        }
-        normed
+        let x = self.embed(ids, positions);
+        let mut way = Way { positions, spans, caches };
+        let (x, normed) = stack(&self.layers, 0, x, Some(&self.norm), &mut way);
+        normed.unwrap_or(x)
     }
 
-    fn embed(&self, ids: Tensor<1, Int>, positions: &Positions) -> Tensor<2> {
+    pub(crate) fn embed(&self, ids: Tensor<1, Int>, positions: &Positions) -> Tensor<2> {
         let mut x = self.embedding.forward(ids);
         if self.embedding_scale != 1.0 {
             x = x.mul_scalar(self.embedding_scale);
@@ -294,9 +350,68 @@ impl Transformer {
     }
 }
 
-fn maybe_norm(norm: Option<&Norm>, x: Tensor<2>) -> Tensor<2> {
-    match norm {
-        Some(norm) => norm.forward(x),
-        None => x,
+/// Runs `layers`, whose caches are the slots from `slot` on, and norms what comes out by `then`.
+///
+/// # Shapes
+/// - x, both outputs: `[n, hidden]`
+pub(crate) fn stack(
+    layers: &[Layer],
+    slot: usize,
+    mut x: Tensor<2>,
+    then: Option<&Norm>,
+    way: &mut Way<'_>,
+) -> (Tensor<2>, Option<Tensor<2>>) {
+    let Some(first) = layers.first() else {
+        let normed = then.map(|norm| norm.forward(x.clone()));
+        return (x, normed);
+    };
+    let mut normed = first.attention_norm.forward(x.clone());
+    for (index, layer) in layers.iter().enumerate() {
+        let Way { positions, spans, caches } = way;
+        let attended = layer.attention.forward(normed, slot + index, positions, spans, caches);
+        let out_norm = layer.attention_out_norm.as_ref();
+        let next = layer.join(x, attended, out_norm, Some(&layer.mlp_norm));
+        let inner = layer.mlp.forward(next.1.expect("there is a norm"));
+        let then = layers.get(index + 1).map(|next| &next.attention_norm).or(then);
+        let next = layer.join(next.0, inner, layer.mlp_out_norm.as_ref(), then);
+        match next {
+            (sum, Some(then)) => (x, normed) = (sum, then),
+            // The last layer, and nothing is normed behind it.
+            last => return last,
+        }
+    }
+    (x, Some(normed))
+}
+
+impl Layer {
+    /// Adds what a block gave to the residual stream; the sum, and its norm by `then`.
+    fn join(
+        &self,
+        x: Tensor<2>,
+        branch: Tensor<2>,
+        out_norm: Option<&Norm>,
+        then: Option<&Norm>,
+    ) -> (Tensor<2>, Option<Tensor<2>>) {
+        if let (true, Some(norm)) = (self.norms_sums, out_norm) {
+            let (_, sum) = norm.forward_sum(x, branch);
+            let normed = then.map(|then| then.forward(sum.clone()));
+            return (sum, normed);
+        }
+        let branch = match out_norm {
+            Some(norm) => norm.forward(branch),
+            None => branch,
+        };
+        match then {
+            Some(then) => {
+                let (sum, normed) = then.forward_sum(x, branch);
+                (sum, Some(normed))
+            }
+            None => (x + branch, None),
+        }
+    }
+
+    /// The bytes of tables of which a pass reads single rows.
+    fn table_bytes(&self) -> u64 {
+        self.attention.value_rows().map_or(0, ValueRows::table_bytes)
     }
 }

@@ -5,7 +5,7 @@ use draftproof_model::{Model, WeightType, config::ModelConfig};
 use serde_json::Value;
 
 use crate::support::{
-    CHECKPOINTS, Reference, TOLERANCE, argmax, cpu, distance, feed, golden, open,
+    CHECKPOINTS, LOOPED, Reference, TOLERANCE, argmax, cpu, distance, feed, golden, open,
 };
 
 fn check_schedule(name: &str, cuts: &[usize], expected: &str) {
@@ -95,7 +95,8 @@ fn greedy_text_of_prompts_is_the_reference() {
 
 #[test]
 fn both_layouts_of_the_configuration_say_the_same() {
-    for name in CHECKPOINTS {
+    // Looped models are published in one layout only.
+    for name in CHECKPOINTS.into_iter().filter(|name| !LOOPED.contains(name)) {
         let parse = |file: &str| {
             ModelConfig::parse(file, &fs::read(golden(name).join(file)).unwrap()).unwrap()
         };
@@ -105,7 +106,7 @@ fn both_layouts_of_the_configuration_say_the_same() {
 
 #[test]
 fn parameters_and_the_bytes_of_a_pass_are_counted() {
-    for name in CHECKPOINTS {
+    for name in CHECKPOINTS.into_iter().filter(|name| !LOOPED.contains(name)) {
         let file = fs::read(golden(name).join("reference.json")).unwrap();
         let json: Value = serde_json::from_slice(&file).unwrap();
         let model = Model::open(&golden(name), &cpu()).unwrap();

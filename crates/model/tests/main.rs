@@ -23,6 +23,8 @@ mod golden;
 mod hostile;
 /// The laws of `LanguageModel`.
 mod laws;
+/// Looped transformers: every loop, guidance, early exits.
+mod looped;
 /// What a folder's tokenizer does to a model, and pairs.
 mod pairs;
 /// Models of workers.

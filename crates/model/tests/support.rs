@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use tempfile::TempDir;
 
 /// All of golden.
-pub(crate) const CHECKPOINTS: [&str; 16] = [
+pub(crate) const CHECKPOINTS: [&str; 20] = [
     "llama",
     "llama3-rope",
     "llama-bias-linear",
@@ -30,7 +30,14 @@ pub(crate) const CHECKPOINTS: [&str; 16] = [
     "phi3",
     "smollm3",
     "gpt2",
+    "ouro",
+    "huginn",
+    "parcae",
+    "looped-qwen3",
 ];
+
+/// Those of which some layers run several times.
+pub(crate) const LOOPED: [&str; 4] = ["ouro", "huginn", "parcae", "looped-qwen3"];
 
 /// See golden/README.md.
 pub(crate) const TOLERANCE: f32 = 2e-4;
@@ -72,9 +79,15 @@ impl Reference {
 
     pub(crate) fn rows(&self, name: &str) -> Rows {
         let tensors = SafeTensors::deserialize(&self.0).unwrap();
-        let view = tensors.tensor(name).unwrap();
-        let values = view.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
-        Rows::new(view.shape()[1], values.collect())
+        let width = tensors.tensor(name).unwrap().shape()[1];
+        Rows::new(width, self.flat(name))
+    }
+
+    /// The values of a tensor of any shape.
+    pub(crate) fn flat(&self, name: &str) -> Vec<f32> {
+        let tensors = SafeTensors::deserialize(&self.0).unwrap();
+        let bytes = tensors.tensor(name).unwrap().data().to_vec();
+        bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
     }
 }
 

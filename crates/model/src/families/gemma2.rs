@@ -11,8 +11,9 @@ use super::{
 };
 use crate::{
     Error,
-    config::{Fields, TransformerConfig},
+    config::{Fields, OutNorms, TransformerConfig},
     layers::NormForm,
+    mlp::Function,
     names::Names,
     rope::RopeConfig,
 };
@@ -72,9 +73,9 @@ pub(super) fn gemma(
     Ok(TransformerConfig {
         embedding_scale: embedding_scale(fields, config.hidden)?,
         norm: NormForm::Rms(RmsForm::Gemma),
-        sandwich_norms: true,
+        out_norms: OutNorms::Branch,
         attention_scale: llama::scale(scalar),
-        activation,
+        activation: Function::Kernel(activation),
         names: NAMES,
         ..config
     })

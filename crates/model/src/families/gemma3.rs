@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Error,
-    config::{Fields, TransformerConfig},
+    config::{Fields, HeadNorms, TransformerConfig},
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -45,7 +45,7 @@ fn parse(fields: Fields<'_>) -> Result<TransformerConfig, Error> {
         layer.rope = Some(usize::from(layer.window.is_some()));
     }
     Ok(TransformerConfig {
-        query_key_norms: true,
+        query_key_norms: HeadNorms::BeforeRope,
         logit_softcap: fields.softcap("final_logit_softcapping")?,
         ..config
     })

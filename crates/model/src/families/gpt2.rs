@@ -12,6 +12,7 @@ use crate::{
     Error,
     config::{Fields, TransformerConfig},
     layers::NormForm,
+    mlp::Function,
     names::Names,
 };
 
@@ -70,7 +71,11 @@ fn parse(fields: Fields<'_>) -> Result<TransformerConfig, Error> {
         query_key_value_bias: true,
         attention_out_bias: true,
         gated: false,
-        activation: llama::activation(fields, "hidden_act", Activation::GeluTanh)?,
+        activation: Function::Kernel(llama::activation(
+            fields,
+            "hidden_act",
+            Activation::GeluTanh,
+        )?),
         mlp_bias: true,
         names: NAMES,
         ..config

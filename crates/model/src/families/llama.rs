@@ -1,12 +1,13 @@
 //! Llama: the plain case that the shared transformer implements as it stands.
 
-use draftproof_kernels::{glu::Activation, norm::RmsForm};
+use draftproof_kernels::{glu::Activation, norm::RmsForm, rope::RopeLayout};
 
 use super::{Family, ropes, windows};
 use crate::{
     Error,
-    config::{Fields, LayerConfig, TransformerConfig},
+    config::{Fields, HeadNorms, LayerConfig, OutNorms, TransformerConfig},
     layers::NormForm,
+    mlp::Function,
     names::Names,
     rope::RopeConfig,
 };
@@ -58,6 +59,16 @@ pub(super) fn plain(
     defaults: &Defaults,
     ropes: Vec<RopeConfig>,
 ) -> Result<TransformerConfig, Error> {
+    of_layers(fields, defaults, ropes, fields.layers("num_hidden_layers")?)
+}
+
+/// As [`plain`], for files that count their layers in another way.
+pub(super) fn of_layers(
+    fields: Fields<'_>,
+    defaults: &Defaults,
+    ropes: Vec<RopeConfig>,
+    layers: usize,
+) -> Result<TransformerConfig, Error> {
     let hidden = fields.needed_size("hidden_size")?;
     let heads = fields.needed_size("num_attention_heads")?;
     let default = |field, default: Option<usize>| match fields.size(field)? {
@@ -76,13 +87,14 @@ pub(super) fn plain(
         (None, Some(times)) => hidden.saturating_mul(times),
         (size, _) => size.map_or_else(|| fields.needed_size("intermediate_size"), Ok)?,
     };
-    let layer = LayerConfig { window: None, rope: (!ropes.is_empty()).then_some(0) };
+    let rope = (!ropes.is_empty()).then_some(0);
+    let layer = LayerConfig { window: None, rope, value_table: None };
     let attention_bias = fields.flag("attention_bias")?.unwrap_or(false);
     Ok(TransformerConfig {
         vocab: fields.needed_size("vocab_size")?,
         hidden,
         intermediate,
-        layers: vec![layer; fields.layers("num_hidden_layers")?],
+        layers: vec![layer; layers],
         heads,
         kv_heads: default("num_key_value_heads", defaults.kv_heads)?.unwrap_or(heads),
         head_dim,
@@ -90,20 +102,23 @@ pub(super) fn plain(
         embedding_scale: 1.0,
         learned_positions: None,
         ropes,
+        rope_layout: RopeLayout::HalfSplit,
         norm: NormForm::Rms(RmsForm::Llama),
         norm_epsilon: fields.number("rms_norm_eps")?.unwrap_or(defaults.norm_epsilon),
-        sandwich_norms: false,
-        query_key_norms: false,
+        out_norms: OutNorms::None,
+        query_key_norms: HeadNorms::None,
         attention_scale: scale(head_dim as f64),
         attention_softcap: None,
         query_key_value_bias: attention_bias,
+        query_key_bias: false,
         attention_out_bias: attention_bias,
         gated: true,
-        activation: activation(fields, "hidden_act", Activation::Silu)?,
+        activation: Function::Kernel(activation(fields, "hidden_act", Activation::Silu)?),
         mlp_bias: fields.flag("mlp_bias")?.unwrap_or(false),
         logit_softcap: None,
         tied_head: fields.flag("tie_word_embeddings")?.unwrap_or(defaults.tied_head),
         names: Names::LLAMA,
+        loops: None,
     })
 }
 

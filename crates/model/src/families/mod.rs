@@ -6,8 +6,12 @@
 mod gemma2;
 mod gemma3;
 mod gpt2;
+mod huginn;
 mod llama;
+mod looped;
 mod mistral;
+mod ouro;
+mod parcae;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -32,10 +36,11 @@ struct Family {
     reads: &'static [&'static str],
     /// Names used in this crate, each with the family's own.
     aliases: &'static [(&'static str, &'static str)],
+    /// The configuration, not yet checked.
     parse: fn(Fields<'_>) -> Result<TransformerConfig, Error>,
 }
 
-const FAMILIES: [&Family; 9] = [
+const FAMILIES: [&Family; 12] = [
     &llama::FAMILY,
     &mistral::FAMILY,
     &qwen2::FAMILY,
@@ -45,6 +50,9 @@ const FAMILIES: [&Family; 9] = [
     &phi3::FAMILY,
     &smollm3::FAMILY,
     &gpt2::FAMILY,
+    &ouro::FAMILY,
+    &huginn::FAMILY,
+    &parcae::FAMILY,
 ];
 
 /// The families that can be loaded, by `model_type`.
@@ -64,7 +72,12 @@ pub(crate) fn parse(
     raw: &Map<String, Value>,
 ) -> Result<(String, TransformerConfig), Error> {
     let found = raw.get("model_type").unwrap_or(&Value::Null);
-    let family = FAMILIES.into_iter().find(|family| *found == family.model_type);
+    // Parcae's files name a class of its package instead of a type.
+    let class = raw.get("model_class_name").filter(|_| found.is_null());
+    let family = FAMILIES.into_iter().find(|family| match class {
+        Some(class) => *class == family.architecture,
+        None => *found == family.model_type,
+    });
     let Some(family) = family else {
         let expected = format!("one of {}", SUPPORTED.join(", "));
         return Err(Error::field(file, "model_type", expected, found));

@@ -103,6 +103,9 @@ impl Checkpoint {
             return Err(Error::Missing { place: source.place(), expected });
         }
         checkpoint.complete_names(&config.names);
+        if config.tied_head {
+            checkpoint.complete_tie(&config.names);
+        }
         checkpoint.check(source, config)?;
         Ok(checkpoint)
     }
@@ -201,6 +204,16 @@ impl Checkpoint {
             false => (format!("{prefix}{name}"), entry),
         };
         self.tensors = std::mem::take(&mut self.tensors).into_iter().map(complete).collect();
+    }
+
+    /// Of two names for one tensor a checkpoint may have kept the head's.
+    fn complete_tie(&mut self, names: &Names) {
+        let [head, embedding] = [names.head, names.embedding].map(|name| format!("{name}.weight"));
+        if !self.tensors.contains_key(&embedding)
+            && let Some(entry) = self.tensors.remove(&head)
+        {
+            self.tensors.insert(embedding, entry);
+        }
     }
 
     fn check(&mut self, source: &Source, config: &TransformerConfig) -> Result<(), Error> {

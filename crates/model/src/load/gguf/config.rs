@@ -45,6 +45,7 @@ const NAMES: Names = Names {
     prefix: None,
     transposed: false,
     buffers: &[],
+    ..Names::LLAMA
 };
 
 /// Frequencies that Llama 3's scaling gives, as a tensor of divisors.

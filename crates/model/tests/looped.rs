@@ -1,0 +1,246 @@
+use burn::tensor::Tensor;
+use draftproof_decode::{
+    LanguageModel, Token,
+    lm::{Pass, Rows},
+};
+use draftproof_model::{Form, Guidance, Model, Strength, TransformerModel};
+
+use crate::support::{
+    Copy, LOOPED, Reference, TOLERANCE, argmax, bits, cpu, distance, feed, golden, open,
+};
+
+const R: usize = 4;
+
+fn guided(reference: usize, form: Form, strength: Strength) -> Guidance {
+    Guidance { reference, form, strength }
+}
+
+/// The rows of the text cut into passes.
+fn rows(model: &mut TransformerModel, ids: &[Token], cuts: &[usize]) -> Vec<Rows> {
+    let sequence = model.open().unwrap();
+    let mut done = 0;
+    let mut all = Vec::new();
+    for &count in cuts {
+        all.push(feed(model, sequence, &ids[done..done + count]));
+        done += count;
+    }
+    model.close(sequence);
+    all
+}
+
+fn assert_near(model: &mut TransformerModel, name: &str, expected: &Rows, tolerance: f32) {
+    let ids = Reference::of(name).ids("input_ids");
+    for cuts in [&[24][..], &[8, 5, 1, 7, 3], &[1; 24]] {
+        let mut done = 0;
+        for rows in rows(model, &ids, cuts) {
+            let far = distance(&rows, expected, done);
+            assert!(far < tolerance, "{name} {cuts:?}: {far:e}");
+            done += rows.len();
+        }
+    }
+}
+
+fn greedy(model: &mut TransformerModel, prompt: &[Token], count: usize) -> Vec<Token> {
+    let sequence = model.open().unwrap();
+    let mut next = prompt.to_vec();
+    let mut out = Vec::new();
+    while out.len() < count {
+        let pass = Pass { sequence, tokens: &next, rows: 1 };
+        let token = argmax(model.forward(&[pass]).unwrap()[0].row(0));
+        out.push(token);
+        next = vec![token];
+    }
+    out
+}
+
+#[test]
+fn every_loop_reads_out_as_the_reference() {
+    for name in LOOPED {
+        let loops = Reference::of(name).flat("loop_logits");
+        let row = loops.len() / R;
+        let mut model = open(name);
+        assert_eq!(model.loops(), Some(R));
+        for k in 1..=R {
+            model.set_loops(name, k, None).unwrap();
+            let expected = Rows::new(320, loops[(k - 1) * row..k * row].to_vec());
+            assert_near(&mut model, name, &expected, TOLERANCE);
+        }
+    }
+}
+
+#[test]
+fn guided_logits_and_text_are_the_reference() {
+    use Form::{Hidden, Logits};
+    let (fixed, adaptive) = (Strength::Fixed(0.3), Strength::Adaptive(1.0));
+    for name in LOOPED {
+        let reference = Reference::of(name);
+        let prompt = reference.ids("input_ids");
+        let mut model = open(name);
+        for (form, strength, logits, greedy_ids, tolerance) in [
+            (Logits, fixed, "guided_logits_fixed", "greedy_ids_fixed", TOLERANCE),
+            (Logits, adaptive, "guided_logits_adaptive", "greedy_ids_adaptive", 5e-4),
+            (Hidden, fixed, "guided_hidden", "greedy_ids_hidden", TOLERANCE),
+        ] {
+            model.set_loops(name, R, Some(guided(1, form, strength))).unwrap();
+            assert_near(&mut model, name, &reference.rows(logits), tolerance);
+            let expected = reference.ids(greedy_ids);
+            assert_eq!(greedy(&mut model, &prompt, 32), expected, "{name} {greedy_ids}");
+        }
+    }
+    let reference = Reference::of("huginn");
+    let mut model = open("huginn");
+    model.set_loops("huginn", R, Some(guided(2, Hidden, fixed))).unwrap();
+    assert_near(&mut model, "huginn", &reference.rows("guided_hidden_k2"), TOLERANCE);
+    let prompt = reference.ids("input_ids");
+    assert_eq!(greedy(&mut model, &prompt, 32), reference.ids("greedy_ids_hidden_k2"));
+}
+
+#[test]
+fn given_initial_states_are_the_reference() {
+    for name in ["huginn", "parcae"] {
+        let reference = Reference::of(name);
+        let mut model = open(name);
+        let noise = reference.flat("noise");
+        let noise = Tensor::<1>::from_floats(noise.as_slice(), &cpu()).reshape([56, 64]);
+        model.set_initial_states(noise).unwrap();
+        assert_near(&mut model, name, &reference.rows("noise_logits_full"), TOLERANCE);
+        let prompt = reference.ids("input_ids");
+        assert_eq!(greedy(&mut model, &prompt, 32), reference.ids("noise_greedy_ids"), "{name}");
+        let guidance = guided(1, Form::Logits, Strength::Fixed(0.3));
+        model.set_loops(name, R, Some(guidance)).unwrap();
+        assert_near(&mut model, name, &reference.rows("noise_guided_logits_fixed"), TOLERANCE);
+        assert_eq!(model.context(), 56);
+    }
+    assert!(open("ouro").set_initial_states(Tensor::zeros([4, 64], &cpu())).is_err());
+}
+
+#[test]
+fn all_layers_of_qwen3_may_loop() {
+    let copy = Copy::of("looped-qwen3");
+    copy.edit("config.json", |json| {
+        json["loop_cfg"] = serde_json::json!({"start": 0, "end": 4, "K": 4, "damping": 1.0});
+    });
+    let mut model = copy.open().unwrap().into_language_model();
+    let reference = Reference::read(&golden("looped-qwen3").join("reference-full.safetensors"));
+    assert_near(&mut model, "looped-qwen3", &reference.rows("logits_full"), TOLERANCE);
+    // One loop without damping is the plain model, bit for bit.
+    let ids = reference.ids("input_ids");
+    model.set_loops("looped-qwen3", 1, None).unwrap();
+    let once = rows(&mut model, &ids, &[24]);
+    copy.edit("config.json", |json| drop(json.remove("loop_cfg")));
+    let mut plain = copy.open().unwrap().into_language_model();
+    assert_eq!(plain.loops(), None);
+    assert_eq!(bits(&once[0]), bits(&rows(&mut plain, &ids, &[24])[0]));
+}
+
+/// Cuts, rollbacks, forks and company leave the bits alone, whatever the guidance.
+#[test]
+fn guided_rows_depend_on_their_prefix_only() {
+    let strengths = [Strength::Fixed(0.3), Strength::Adaptive(1.0)];
+    for name in LOOPED {
+        let ids = Reference::of(name).ids("input_ids");
+        let mut model = open(name);
+        for form in [Form::Logits, Form::Hidden] {
+            for strength in strengths {
+                model.set_loops(name, R, Some(guided(2, form, strength))).unwrap();
+                let expected: Vec<u32> =
+                    rows(&mut model, &ids, &[1; 24]).iter().flat_map(bits).collect();
+                for cuts in [&[24][..], &[8, 5, 1, 7, 3]] {
+                    let found: Vec<u32> =
+                        rows(&mut model, &ids, cuts).iter().flat_map(bits).collect();
+                    assert!(found == expected, "{name} {form:?} {strength:?} {cuts:?}");
+                }
+                for cut in [1, 7, 23] {
+                    let sequence = model.open().unwrap();
+                    let tail: Vec<Token> = ids[cut..].iter().map(|t| Token(319 - t.0)).collect();
+                    feed(&mut model, sequence, &ids[..cut]);
+                    feed(&mut model, sequence, &tail);
+                    model.truncate(sequence, cut).unwrap();
+                    let fork = model.fork(sequence).unwrap();
+                    let batch = [sequence, fork].map(|sequence| Pass {
+                        sequence,
+                        tokens: &ids[cut..],
+                        rows: 24 - cut,
+                    });
+                    for rows in model.forward(&batch).unwrap() {
+                        assert!(bits(&rows) == expected[cut * 320..], "{name} {form:?} {cut}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_weight_is_no_guidance() {
+    for name in LOOPED {
+        let ids = Reference::of(name).ids("input_ids");
+        let mut model = open(name);
+        let plain = bits(&rows(&mut model, &ids, &[24])[0]);
+        for strength in [Strength::Fixed(0.0), Strength::Adaptive(0.0)] {
+            for form in [Form::Logits, Form::Hidden] {
+                model.set_loops(name, R, Some(guided(1, form, strength))).unwrap();
+                assert_eq!(model.guidance(), None);
+                assert!(bits(&rows(&mut model, &ids, &[24])[0]) == plain, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_early_exit_is_the_model_with_fewer_loops() {
+    for name in LOOPED {
+        let ids = Reference::of(name).ids("input_ids");
+        let mut model = open(name);
+        model.set_loops(name, R, Some(guided(1, Form::Logits, Strength::Fixed(1.0)))).unwrap();
+        let mut early = model.early_exit(name, 2).unwrap();
+        let found = bits(&rows(&mut early, &ids, &[24])[0]);
+        model.set_loops(name, 2, None).unwrap();
+        assert!(found == bits(&rows(&mut model, &ids, &[24])[0]), "{name}");
+        assert!(model.early_exit(name, 2).is_err() && model.early_exit(name, 0).is_err());
+    }
+}
+
+#[test]
+fn settings_that_do_not_fit_are_refused() {
+    let mut model = open("ouro");
+    let fixed = |reference, w| Some(guided(reference, Form::Logits, Strength::Fixed(w)));
+    for (loops, guidance, about) in [
+        (0, None, "loops"),
+        (2000, None, "loops"),
+        (4, fixed(4, 0.3), "reference loop"),
+        (4, fixed(0, 0.3), "reference loop"),
+        (4, fixed(1, -0.1), "weight"),
+        (4, fixed(1, f32::NAN), "weight"),
+        (4, fixed(1, f32::INFINITY), "weight"),
+    ] {
+        let message = model.set_loops("ouro", loops, guidance).unwrap_err().to_string();
+        assert!(message.contains(about), "{message}");
+    }
+    let message = open("llama").set_loops("llama", 2, None).unwrap_err().to_string();
+    assert!(message.contains("looped transformer"), "{message}");
+    // A cache of one setting cannot be continued under another.
+    let sequence = model.open().unwrap();
+    model.set_loops("ouro", 3, None).unwrap();
+    assert!(model.len(sequence).is_err());
+}
+
+#[test]
+fn ouro_may_be_tied_and_share_key_heads() {
+    let copy = Copy::of("ouro");
+    copy.edit("config.json", |json| json["tie_word_embeddings"] = true.into());
+    copy.edit_weights("model.safetensors", |json, data| {
+        let at = json["lm_head.weight"]["data_offsets"].clone();
+        let from = json["model.embed_tokens.weight"]["data_offsets"].clone();
+        let range = |v: &serde_json::Value| {
+            v[0].as_u64().unwrap() as usize..v[1].as_u64().unwrap() as usize
+        };
+        let rows = data[range(&from)].to_vec();
+        data[range(&at)].copy_from_slice(&rows);
+    });
+    let model = Model::open(copy.path(), &cpu()).unwrap();
+    assert!(model.config().transformer.tied_head);
+    copy.edit("config.json", |json| json["num_key_value_heads"] = 2.into());
+    let message = copy.refusal();
+    assert!(message.contains("k_proj") && message.contains("[32, 64]"), "{message}");
+}
