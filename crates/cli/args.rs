@@ -417,6 +417,7 @@ impl PairArguments {
     /// The models as the other commands name them.
     pub(crate) fn models(&self) -> ModelArguments {
         ModelArguments {
+            loops: LoopArguments::default(),
             model: self.target.clone(),
             draft_model: Some(self.draft.clone()),
             drafter: None,
@@ -581,6 +582,59 @@ pub(crate) struct ModelArguments {
     /// Which kernels compute: those whose rows are independent bit for bit, or burn's own.
     #[arg(long, value_enum, default_value_t = KernelsArgument::RowInvariant)]
     pub(crate) kernels: KernelsArgument,
+    #[command(flatten)]
+    pub(crate) loops: LoopArguments,
+}
+
+/// Depth and guidance of looped transformers.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Looped transformers")]
+pub(crate) struct LoopArguments {
+    /// How many times the looped layers run [default: as the model says].
+    #[arg(long, value_name = "R")]
+    pub(crate) loops: Option<usize>,
+    /// Guide the last loop by an earlier one (LoopCD): the text then follows the guided law.
+    #[arg(long, value_enum, value_name = "FORM", requires = "guidance_weight")]
+    pub(crate) loop_guidance: Option<GuidanceForm>,
+    /// How far is extrapolated: a number, or adaptive:MOST, which goes further where the two best
+    /// tokens are closer. 0 is no guidance.
+    #[arg(long, value_name = "W|adaptive:W", requires = "loop_guidance")]
+    pub(crate) guidance_weight: Option<GuidanceWeight>,
+    /// The completed loop that it is extrapolated from [default: 1].
+    #[arg(long, value_name = "K", requires = "loop_guidance")]
+    pub(crate) reference_loop: Option<usize>,
+    /// After how many loops --drafter early-exit reads out its proposals [default: 1].
+    #[arg(long, value_name = "N")]
+    pub(crate) draft_loops: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GuidanceForm {
+    /// Of the logits of both loops.
+    Logits,
+    /// Of the states of both loops, before they are read out.
+    Hidden,
+}
+
+/// How far guidance goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum GuidanceWeight {
+    Fixed(f32),
+    Adaptive(f32),
+}
+
+impl FromStr for GuidanceWeight {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, adaptive) = match text.strip_prefix("adaptive:") {
+            Some(number) => (number, true),
+            None => (text, false),
+        };
+        let weight = number.parse::<f32>().ok().filter(|w| w.is_finite() && *w >= 0.0);
+        let weight = weight.ok_or("expected a number from 0 on, or adaptive: and one")?;
+        Ok(if adaptive { Self::Adaptive(weight) } else { Self::Fixed(weight) })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -610,6 +664,8 @@ pub(crate) enum DrafterKind {
     Model,
     /// What followed the last few tokens before (prompt lookup).
     Ngram,
+    /// An early loop of the target, if that is a looped transformer: the same weights.
+    EarlyExit,
     /// Nothing: plain decoding.
     None,
 }

@@ -7,7 +7,11 @@ use std::io::{self, Write};
 
 use anyhow::Result;
 use draftproof_decode::{Sampler, Token};
-use draftproof_model::Model;
+use draftproof_model::{
+    Model,
+    guidance::{Form, Guidance, Strength},
+    loops::Recurrence,
+};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -44,6 +48,10 @@ impl Contract {
             "sampler": settings,
             "ends": { "eos": eos, "stop": settings::stops(ends, target) },
         });
+        // As it was before there were looped models, for those that are not.
+        if let Some(loops) = target.loops() {
+            law["loops"] = json!({ "loops": loops, "guidance": target.guidance().map(guidance) });
+        }
         if let Some(watermark) = sampler.watermark() {
             let entries = watermark.entries().into_iter();
             let mut entries: Map<String, Value> =
@@ -63,6 +71,9 @@ impl Contract {
     /// The points of every contract, and one more if there is a watermark.
     fn points(&self, target: &Model) -> Vec<(&'static str, String)> {
         let mut points = points(target);
+        if let Some(loops) = target.loops() {
+            points.push(("loops and guidance", depth(target, loops)));
+        }
         if self.law.get("watermark").is_some() {
             let text = "SynthID-Text's tournament is the last step, on integer weights. A context is \
                 the last generated tokens (zeros before the first, no prompt); one that occurred \
@@ -92,6 +103,44 @@ impl Contract {
             "reproducibility": LINES,
         })
     }
+}
+
+/// Numbers as their shortest decimals, which are their values.
+fn guidance(guidance: Guidance) -> Value {
+    let (strength, weight) = match guidance.strength {
+        Strength::Fixed(w) => ("fixed", w),
+        Strength::Adaptive(w) => ("adaptive", w),
+    };
+    json!({
+        "form": match guidance.form { Form::Logits => "logits", Form::Hidden => "hidden" },
+        "reference_loop": guidance.reference,
+        "strength": strength,
+        "weight": weight.to_string(),
+    })
+}
+
+/// What is said of a looped target.
+fn depth(target: &Model, loops: usize) -> String {
+    let mut text = format!("The looped layers run {loops} times for every token.");
+    if target.recurrence().is_some_and(Recurrence::has_initial_state) {
+        text += " The state begins with zeros, not with noise: a row depends on its prefix only.";
+    }
+    let Some(Guidance { reference, form, strength }) = target.guidance() else { return text };
+    let (z, what) = match form {
+        Form::Logits => ("z", "logits"),
+        Form::Hidden => ("h", "states, read out once"),
+    };
+    text += &format!(
+        " LoopCD (arXiv 2610.02185) changes the target: {z}' = {z}_{loops} + w ({z}_{loops} - \
+         {z}_{reference}) on {what}, in f32, before all of the settings"
+    );
+    text += &match strength {
+        Strength::Fixed(w) => format!("; w = {w}."),
+        Strength::Adaptive(w) => format!(
+            "; w = {w} (1 - (p1 - p2)) for the two largest probabilities of the unguided logits."
+        ),
+    };
+    text
 }
 
 /// The seven points that a sampler contract must settle.

@@ -7,7 +7,10 @@ use draftproof_decode::{
     stats::{AtPosition, Meter, Part, Stats, predicted_speedup},
     verify::Origin,
 };
-use draftproof_model::machine::{self, Kernels};
+use draftproof_model::{
+    guidance::{Form, Guidance, Strength},
+    machine::{self, Kernels},
+};
 use serde_json::{Value, json};
 
 use crate::{args::GenerateArguments, measure::Costs, output::colour, settings::Models};
@@ -95,6 +98,25 @@ fn figure(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
 }
 
+/// What a looped target ran, and did not run.
+fn print_loops(report: &Report<'_>, models: &Models) {
+    let Some(loops) = models.target.loops() else { return };
+    let early = models.draft.as_ref().and_then(|draft| draft.loops());
+    let draft = early.map(|early| format!(", the draft after {early}")).unwrap_or_default();
+    let saved = report.stats.tokens.saturating_sub(report.stats.rounds);
+    let guidance = match models.target.guidance() {
+        None => String::new(),
+        Some(Guidance { reference, form, strength }) => {
+            let extra = match (form, strength) {
+                (Form::Hidden, Strength::Fixed(_)) => "",
+                _ => ", one more readout a pass",
+            };
+            format!(" · guided by loop {reference}{extra}")
+        }
+    };
+    eprintln!("{loops} loops a pass{draft} · {saved} passes of all loops saved{guidance}");
+}
+
 /// The summary for people.
 pub(crate) fn print_summary(
     report: &Report<'_>,
@@ -126,6 +148,7 @@ pub(crate) fn print_summary(
         stats.accepted,
         stats.drafted
     );
+    print_loops(report, models);
     if stats.drafted > 0 {
         let by_position: Vec<String> =
             report.by_position().iter().map(|share| format!("{share:.2}")).collect();

@@ -12,20 +12,22 @@ use anyhow::{Context, Result, bail, ensure};
 use draftproof_decode::{Decimal, Sampler, Settings, Token, draft::mapped::TokenMap};
 use draftproof_model::{
     GenerationConfig, Model, Place, Role, device,
+    guidance::{Form, Guidance, Strength},
+    loops::Recurrence,
     machine::{self, Kernels},
     pair::{self, Pairing},
 };
 
 use crate::args::{
-    BiasArgument, DrafterKind, EndArguments, KernelsArgument, ModelArguments, PromptArguments,
-    SamplerArguments,
+    BiasArgument, DrafterKind, EndArguments, GuidanceForm, GuidanceWeight, KernelsArgument,
+    LoopArguments, ModelArguments, PromptArguments, SamplerArguments,
 };
 
 /// The models of a run and what drafts.
 #[derive(Debug)]
 pub(crate) struct Models {
     pub(crate) target: Model,
-    /// Present when the drafter is [`DrafterKind::Model`].
+    /// Present when the drafter is [`DrafterKind::Model`] or [`DrafterKind::EarlyExit`].
     pub(crate) draft: Option<Model>,
     /// Present when the draft has other ids.
     pub(crate) map: Option<TokenMap>,
@@ -36,7 +38,8 @@ impl Models {
     /// A target without a draft.
     pub(crate) fn alone(name: &str, arguments: &ModelArguments) -> Result<Self> {
         prepare(arguments);
-        let target = open(name, Role::Target, &arguments.device)?;
+        let mut target = open(name, Role::Target, &arguments.device)?;
+        set_loops(&mut target, &arguments.loops)?;
         Ok(Self { target, draft: None, map: None, drafter: DrafterKind::None })
     }
 
@@ -54,6 +57,10 @@ impl Models {
             }
             (None, _) => None,
         };
+        let early = arguments.drafter == Some(DrafterKind::EarlyExit);
+        if let (Some(loops), false) = (arguments.loops.draft_loops, early) {
+            bail!("--draft-loops {loops} is not used without --drafter early-exit; drop it");
+        }
         let default = if draft_name.is_some() { DrafterKind::Model } else { DrafterKind::Ngram };
         let target = open_target(arguments)?;
         if let (Some(device), None) = (&arguments.draft_device, &draft_name) {
@@ -61,7 +68,9 @@ impl Models {
         }
         let mut draft = draft_name.map(|name| open_draft(&name, arguments)).transpose()?;
         let mut map = None;
-        if let Some(draft) = &mut draft {
+        if early {
+            draft = Some(target.early_exit(arguments.loops.draft_loops.unwrap_or(1))?);
+        } else if let Some(draft) = &mut draft {
             let pairing = pair::check(&target, draft)?;
             if let Pairing::OtherIds { map, difference } = &pairing {
                 eprintln!(
@@ -101,6 +110,7 @@ fn name_of(kind: DrafterKind) -> &'static str {
     match kind {
         DrafterKind::Model => "model",
         DrafterKind::Ngram => "ngram",
+        DrafterKind::EarlyExit => "early-exit",
         DrafterKind::None => "none",
     }
 }
@@ -113,7 +123,7 @@ pub(crate) fn open_cpu(name: &str) -> Result<Model> {
 /// The target alone.
 pub(crate) fn open_target(arguments: &ModelArguments) -> Result<Model> {
     prepare(arguments);
-    open(&arguments.model, Role::Target, &arguments.device)
+    open_again(&arguments.model, arguments, &arguments.device)
 }
 
 /// The draft alone.
@@ -122,9 +132,47 @@ pub(crate) fn open_draft(name: &str, arguments: &ModelArguments) -> Result<Model
     open(name, Role::Draft, device)
 }
 
-/// A target once more, with the kernels chosen by now.
-pub(crate) fn open_again(name: &str, device: &str) -> Result<Model> {
-    open(name, Role::Target, device)
+/// A target once more, with the kernels chosen by now, on any device.
+pub(crate) fn open_again(name: &str, arguments: &ModelArguments, device: &str) -> Result<Model> {
+    let mut model = open(name, Role::Target, device)?;
+    set_loops(&mut model, &arguments.loops)?;
+    Ok(model)
+}
+
+/// In Huginn's family the first loops still carry the initial state.
+const BURN_IN: usize = 6;
+
+/// Sets depth and guidance, if they were asked for.
+fn set_loops(model: &mut Model, arguments: &LoopArguments) -> Result<()> {
+    let guidance = match (arguments.loop_guidance, arguments.guidance_weight) {
+        (Some(form), Some(weight)) => Some(Guidance {
+            reference: arguments.reference_loop.unwrap_or(1),
+            form: match form {
+                GuidanceForm::Logits => Form::Logits,
+                GuidanceForm::Hidden => Form::Hidden,
+            },
+            strength: match weight {
+                GuidanceWeight::Fixed(w) => Strength::Fixed(w),
+                GuidanceWeight::Adaptive(w) => Strength::Adaptive(w),
+            },
+        }),
+        _ => None,
+    };
+    if arguments.loops.is_none() && guidance.is_none() {
+        return Ok(());
+    }
+    model.set_loops(arguments.loops, guidance)?;
+    if let Some(Guidance { reference, form: Form::Hidden, .. }) = model.guidance()
+        && model.recurrence().is_some_and(Recurrence::has_initial_state)
+        && reference < BURN_IN
+    {
+        eprintln!(
+            "draftproof: warning: the state of {} begins with something that is not the text's, and \
+             loop {reference} still carries it; hidden guidance is meant from about loop {BURN_IN} on",
+            model.name()
+        );
+    }
+    Ok(())
 }
 
 /// Sets up the machine before weights are loaded for it.

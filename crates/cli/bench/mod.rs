@@ -309,7 +309,7 @@ fn determinism(
         Some(size) => &format!("{SYNTHETIC}{size}"),
         None => &on.model,
     };
-    let general = settings::open_again(name, &on.device);
+    let general = settings::open_again(name, on, &on.device);
     machine::set_kernels(Kernels::RowInvariant);
     passes::determinism(target, &mut general?, text).map(Some)
 }

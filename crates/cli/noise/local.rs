@@ -207,7 +207,7 @@ fn open(
         Kernels::RowInvariant => Kernels::General,
         Kernels::General => Kernels::RowInvariant,
     });
-    let other = settings::open_again(name, &arguments.models.device);
+    let other = settings::open_again(name, &arguments.models, &arguments.models.device);
     machine::set_kernels(chosen);
     let rounded = match models.target.weight_type() {
         WeightType::Bf16 => {
@@ -215,7 +215,8 @@ fn open(
             None
         }
         _ => {
-            let mut model = settings::open_again(name, &arguments.models.device)?;
+            let mut model =
+                settings::open_again(name, &arguments.models, &arguments.models.device)?;
             model.language_model().round_to_bf16().then_some(model)
         }
     };
@@ -224,7 +225,7 @@ fn open(
     let here = arguments.models.device.split(':').next();
     let kinds = device::available();
     for &device in kinds.iter().filter(|&&kind| Some(kind) != here) {
-        match settings::open_again(name, device) {
+        match settings::open_again(name, &arguments.models, device) {
             Ok(model) => elsewhere.push((device, model)),
             Err(error) => left_out.push(format!("device {device}: {error:#}")),
         }

@@ -63,6 +63,7 @@ impl Circumstances {
             DrafterKind::None => "none".into(),
             DrafterKind::Ngram => format!("ngram {length}"),
             DrafterKind::Model => format!("model {length}"),
+            DrafterKind::EarlyExit => format!("early-exit {length}"),
         };
         Named { threads: self.threads, batch: self.batch, draft }
     }

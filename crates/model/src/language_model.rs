@@ -127,6 +127,20 @@ impl TransformerModel {
         self.depth.as_ref().and_then(|depth| depth.guidance)
     }
 
+    /// The weights that a pass uses again: of looped layers once for each loop but the first, and of
+    /// what reads out a reference beside the last loop.
+    #[must_use]
+    pub fn parameters_repeated(&self) -> u64 {
+        let (Some(looped), Some(depth)) = (&self.network.looped, &self.depth) else { return 0 };
+        let count = |layers: &[crate::transformer::Layer]| -> u64 {
+            layers.iter().map(|layer| layer.num_params() as u64).sum()
+        };
+        let core = looped.prelude..looped.prelude + looped.core;
+        let coda = count(&self.network.layers[core.end..]);
+        let again = if depth.guidance.is_some() { coda + self.network.head_params() } else { 0 };
+        (depth.loops as u64 - 1) * count(&self.network.layers[core]) + again
+    }
+
     /// The passes so far, whatever they served.
     #[must_use]
     pub fn passes(&self) -> u64 {

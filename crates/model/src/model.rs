@@ -16,8 +16,10 @@ use crate::{
     chat::ChatTemplate,
     config::{ModelConfig, TransformerConfig},
     generation_config::GenerationConfig,
+    guidance::Guidance,
     language_model::TransformerModel,
     load::{Checkpoint, Gguf, Source, WeightType},
+    loops::Recurrence,
     place::Place,
     runner::Runner,
     synthetic::{self, Arbitrary},
@@ -250,6 +252,74 @@ impl Model {
         &self.identity
     }
 
+    /// How many times the layers of a looped transformer run; None: it is not one.
+    #[must_use]
+    pub fn loops(&self) -> Option<usize> {
+        self.runner.here().and_then(TransformerModel::loops)
+    }
+
+    /// How its last loop is guided, if it is.
+    #[must_use]
+    pub fn guidance(&self) -> Option<Guidance> {
+        self.runner.here().and_then(TransformerModel::guidance)
+    }
+
+    /// The form of recurrence of a looped transformer.
+    #[must_use]
+    pub fn recurrence(&self) -> Option<Recurrence> {
+        self.config.transformer.loops.as_ref().map(|loops| loops.recurrence)
+    }
+
+    /// Weights, each counted as often as a pass uses it: looped layers in every loop, and what reads
+    /// out a reference twice.
+    #[must_use]
+    pub fn parameters_run(&self) -> u64 {
+        match self.runner.here().map(TransformerModel::parameters_repeated) {
+            Some(repeated) => self.parameters + repeated,
+            None => self.parameters,
+        }
+    }
+
+    /// Sets the depth of a looped transformer (None: its own) and how its last loop is guided.
+    ///
+    /// # Errors
+    /// As [`TransformerModel::set_loops`]; of a worker's model the worker sets the depth.
+    pub fn set_loops(
+        &mut self,
+        loops: Option<usize>,
+        guidance: Option<Guidance>,
+    ) -> Result<(), Error> {
+        let Self { name, runner, .. } = self;
+        let Some(model) = runner.here_mut() else {
+            return Err(not_here(name, "loops and guidance"));
+        };
+        let loops = loops.or(model.loops()).unwrap_or(1);
+        model.set_loops(name, loops, guidance)
+    }
+
+    /// The same model after its first `loops` loops, unguided: a draft that shares the weights.
+    ///
+    /// # Errors
+    /// As [`TransformerModel::early_exit`]; if it is a worker's model.
+    pub fn early_exit(&self, loops: usize) -> Result<Self, Error> {
+        let Some(model) = self.runner.here() else {
+            return Err(not_here(&self.name, "draft loops"));
+        };
+        let early = model.early_exit(&self.name, loops)?;
+        Ok(Self {
+            name: format!("{} after loop {loops}", self.name),
+            config: self.config.clone(),
+            generation_config: self.generation_config.clone(),
+            tokenizer: self.tokenizer.clone(),
+            chat_template: self.chat_template.clone(),
+            eos: self.eos.clone(),
+            unknown_eos: self.unknown_eos.clone(),
+            identity: self.identity.clone(),
+            runner: Runner::Here(Box::new(early)),
+            ..*self
+        })
+    }
+
     /// The context that the files say, if the device's limit for one buffer allows less for the
     /// caches of a layer.
     #[must_use]
@@ -272,6 +342,15 @@ impl Model {
     #[must_use]
     pub fn into_language_model(self) -> Runner {
         self.runner
+    }
+}
+
+fn not_here(name: &str, setting: &'static str) -> Error {
+    Error::Loops {
+        model: name.into(),
+        setting,
+        expected: "a model on this machine".into(),
+        found: "a worker's".into(),
     }
 }
 

@@ -44,6 +44,25 @@ impl Runner {
         }
     }
 
+    /// The transformer, if it is in this process.
+    #[must_use]
+    pub fn here(&self) -> Option<&TransformerModel> {
+        match self {
+            Self::Here(model) => Some(model),
+            #[cfg(feature = "remote")]
+            Self::There(_) => None,
+        }
+    }
+
+    /// The transformer, if it is in this process, to be changed.
+    pub fn here_mut(&mut self) -> Option<&mut TransformerModel> {
+        match self {
+            Self::Here(model) => Some(model),
+            #[cfg(feature = "remote")]
+            Self::There(_) => None,
+        }
+    }
+
     fn model(&self) -> &dyn LanguageModel {
         match self {
             Self::Here(model) => &**model,

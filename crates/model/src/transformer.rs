@@ -299,6 +299,11 @@ impl TransformerConfig {
 }
 
 impl Transformer {
+    /// The weights of the head, tied or not.
+    pub(crate) fn head_params(&self) -> u64 {
+        self.head.as_ref().unwrap_or(&self.embedding).num_params() as u64
+    }
+
     /// The bytes of tables of which a pass reads single rows: the embedding, unless it is the head,
     /// learned positions, and rows that are added to values.
     pub(crate) fn table_bytes(&self) -> u64 {

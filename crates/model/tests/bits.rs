@@ -3,12 +3,12 @@ use draftproof_decode::{
     lm::{Pass, Rows},
 };
 use draftproof_kernels::team;
-use draftproof_model::{Model, Role, Runner};
+use draftproof_model::{Model, Role};
 
 use crate::support::{CHECKPOINTS, Reference, cpu, feed, golden, open};
 
 /// The rows of a text, one token a pass: what every other way must give, to the last bit.
-fn one_by_one(model: &mut Runner, text: &[Token]) -> Vec<Vec<f32>> {
+fn one_by_one(model: &mut dyn LanguageModel, text: &[Token]) -> Vec<Vec<f32>> {
     let sequence = model.open().unwrap();
     let rows = text.iter().map(|token| feed(model, sequence, &[*token]).row(0).to_vec()).collect();
     model.close(sequence);
@@ -23,7 +23,7 @@ fn assert_same(found: &Rows, expected: &[Vec<f32>], first: usize, about: &str) {
 }
 
 /// Any cut of the text into passes, alone or beside other sequences, on one thread or two.
-pub(crate) fn assert_bits(model: &mut Runner, text: &[Token], about: &str) {
+pub(crate) fn assert_bits(model: &mut dyn LanguageModel, text: &[Token], about: &str) {
     let expected = one_by_one(model, text);
     for sizes in [vec![text.len()], vec![2], vec![5], vec![1, 9], vec![17, 1, 3], vec![33]] {
         for threads in [1, 2] {

@@ -3,13 +3,22 @@ use draftproof_decode::{
     LanguageModel, Token,
     lm::{Pass, Rows},
 };
-use draftproof_model::{Form, Guidance, Model, Strength, TransformerModel};
+use draftproof_model::{Form, Guidance, Model, Runner, Strength, TransformerModel};
 
 use crate::support::{
     Copy, LOOPED, Reference, TOLERANCE, argmax, bits, cpu, distance, feed, golden, open,
 };
 
 const R: usize = 4;
+
+/// The transformer of a model that is none of a worker's.
+fn here(runner: Runner) -> TransformerModel {
+    match runner {
+        Runner::Here(model) => *model,
+        #[cfg(feature = "remote")]
+        Runner::There(_) => unreachable!("the model was opened here"),
+    }
+}
 
 fn guided(reference: usize, form: Form, strength: Strength) -> Guidance {
     Guidance { reference, form, strength }
@@ -58,7 +67,7 @@ fn every_loop_reads_out_as_the_reference() {
     for name in LOOPED {
         let loops = Reference::of(name).flat("loop_logits");
         let row = loops.len() / R;
-        let mut model = open(name);
+        let mut model = here(open(name));
         assert_eq!(model.loops(), Some(R));
         for k in 1..=R {
             model.set_loops(name, k, None).unwrap();
@@ -75,7 +84,7 @@ fn guided_logits_and_text_are_the_reference() {
     for name in LOOPED {
         let reference = Reference::of(name);
         let prompt = reference.ids("input_ids");
-        let mut model = open(name);
+        let mut model = here(open(name));
         for (form, strength, logits, greedy_ids, tolerance) in [
             (Logits, fixed, "guided_logits_fixed", "greedy_ids_fixed", TOLERANCE),
             (Logits, adaptive, "guided_logits_adaptive", "greedy_ids_adaptive", 5e-4),
@@ -88,7 +97,7 @@ fn guided_logits_and_text_are_the_reference() {
         }
     }
     let reference = Reference::of("huginn");
-    let mut model = open("huginn");
+    let mut model = here(open("huginn"));
     model.set_loops("huginn", R, Some(guided(2, Hidden, fixed))).unwrap();
     assert_near(&mut model, "huginn", &reference.rows("guided_hidden_k2"), TOLERANCE);
     let prompt = reference.ids("input_ids");
@@ -99,7 +108,7 @@ fn guided_logits_and_text_are_the_reference() {
 fn given_initial_states_are_the_reference() {
     for name in ["huginn", "parcae"] {
         let reference = Reference::of(name);
-        let mut model = open(name);
+        let mut model = here(open(name));
         let noise = reference.flat("noise");
         let noise = Tensor::<1>::from_floats(noise.as_slice(), &cpu()).reshape([56, 64]);
         model.set_initial_states(noise).unwrap();
@@ -111,7 +120,7 @@ fn given_initial_states_are_the_reference() {
         assert_near(&mut model, name, &reference.rows("noise_guided_logits_fixed"), TOLERANCE);
         assert_eq!(model.context(), 56);
     }
-    assert!(open("ouro").set_initial_states(Tensor::zeros([4, 64], &cpu())).is_err());
+    assert!(here(open("ouro")).set_initial_states(Tensor::zeros([4, 64], &cpu())).is_err());
 }
 
 #[test]
@@ -120,7 +129,7 @@ fn all_layers_of_qwen3_may_loop() {
     copy.edit("config.json", |json| {
         json["loop_cfg"] = serde_json::json!({"start": 0, "end": 4, "K": 4, "damping": 1.0});
     });
-    let mut model = copy.open().unwrap().into_language_model();
+    let mut model = here(copy.open().unwrap().into_language_model());
     let reference = Reference::read(&golden("looped-qwen3").join("reference-full.safetensors"));
     assert_near(&mut model, "looped-qwen3", &reference.rows("logits_full"), TOLERANCE);
     // One loop without damping is the plain model, bit for bit.
@@ -128,7 +137,7 @@ fn all_layers_of_qwen3_may_loop() {
     model.set_loops("looped-qwen3", 1, None).unwrap();
     let once = rows(&mut model, &ids, &[24]);
     copy.edit("config.json", |json| drop(json.remove("loop_cfg")));
-    let mut plain = copy.open().unwrap().into_language_model();
+    let mut plain = here(copy.open().unwrap().into_language_model());
     assert_eq!(plain.loops(), None);
     assert_eq!(bits(&once[0]), bits(&rows(&mut plain, &ids, &[24])[0]));
 }
@@ -139,7 +148,7 @@ fn guided_rows_depend_on_their_prefix_only() {
     let strengths = [Strength::Fixed(0.3), Strength::Adaptive(1.0)];
     for name in LOOPED {
         let ids = Reference::of(name).ids("input_ids");
-        let mut model = open(name);
+        let mut model = here(open(name));
         for form in [Form::Logits, Form::Hidden] {
             for strength in strengths {
                 model.set_loops(name, R, Some(guided(2, form, strength))).unwrap();
@@ -175,7 +184,7 @@ fn guided_rows_depend_on_their_prefix_only() {
 fn no_weight_is_no_guidance() {
     for name in LOOPED {
         let ids = Reference::of(name).ids("input_ids");
-        let mut model = open(name);
+        let mut model = here(open(name));
         let plain = bits(&rows(&mut model, &ids, &[24])[0]);
         for strength in [Strength::Fixed(0.0), Strength::Adaptive(0.0)] {
             for form in [Form::Logits, Form::Hidden] {
@@ -191,7 +200,7 @@ fn no_weight_is_no_guidance() {
 fn an_early_exit_is_the_model_with_fewer_loops() {
     for name in LOOPED {
         let ids = Reference::of(name).ids("input_ids");
-        let mut model = open(name);
+        let mut model = here(open(name));
         model.set_loops(name, R, Some(guided(1, Form::Logits, Strength::Fixed(1.0)))).unwrap();
         let mut early = model.early_exit(name, 2).unwrap();
         let found = bits(&rows(&mut early, &ids, &[24])[0]);
@@ -203,7 +212,7 @@ fn an_early_exit_is_the_model_with_fewer_loops() {
 
 #[test]
 fn settings_that_do_not_fit_are_refused() {
-    let mut model = open("ouro");
+    let mut model = here(open("ouro"));
     let fixed = |reference, w| Some(guided(reference, Form::Logits, Strength::Fixed(w)));
     for (loops, guidance, about) in [
         (0, None, "loops"),
@@ -217,7 +226,7 @@ fn settings_that_do_not_fit_are_refused() {
         let message = model.set_loops("ouro", loops, guidance).unwrap_err().to_string();
         assert!(message.contains(about), "{message}");
     }
-    let message = open("llama").set_loops("llama", 2, None).unwrap_err().to_string();
+    let message = here(open("llama")).set_loops("llama", 2, None).unwrap_err().to_string();
     assert!(message.contains("looped transformer"), "{message}");
     // A cache of one setting cannot be continued under another.
     let sequence = model.open().unwrap();

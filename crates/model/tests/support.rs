@@ -92,7 +92,7 @@ impl Reference {
 }
 
 /// One pass over one sequence, all rows wanted.
-pub(crate) fn feed(model: &mut Runner, sequence: SequenceId, tokens: &[Token]) -> Rows {
+pub(crate) fn feed(model: &mut dyn LanguageModel, sequence: SequenceId, tokens: &[Token]) -> Rows {
     let pass = Pass { sequence, tokens, rows: tokens.len() };
     model.forward(&[pass]).unwrap().remove(0)
 }
