@@ -26,6 +26,8 @@ mod ends;
 mod equality;
 // Bad flags, files, models and pairs: message and exit code.
 mod errors;
+// Settings side by side.
+mod evaluate;
 // GGUF files: the reference's tokens; files that lie.
 mod gguf;
 // What `generate` prints, where, in which form; each flag when all is well.

@@ -29,6 +29,8 @@ pub(crate) enum Command {
     Replay(ReplayArguments),
     /// Measure what passes cost and what speculation gains: tables to stdout, or one JSON document.
     Bench(Box<BenchArguments>),
+    /// Compare settings side by side: answers, likelihood, texts, speed, memory.
+    Evaluate(Box<EvaluateArguments>),
     /// Explain what two models have in common, and estimate what drafting gains on a text.
     #[command(allow_negative_numbers = true)]
     Pair(Box<PairArguments>),
@@ -387,6 +389,98 @@ pub(crate) struct BenchArguments {
     /// Compare two such documents instead of measuring.
     #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], exclusive = true)]
     pub(crate) compare: Option<Vec<PathBuf>>,
+}
+
+/// Everything is measured for each setting in turn, on the same prompts, items and seeds.
+#[derive(Debug, Args)]
+pub(crate) struct EvaluateArguments {
+    /// The model of all settings that name none.
+    #[arg(long, value_name = "MODEL", default_value = "builtin:fable")]
+    pub(crate) model: String,
+    /// A name and flags of `generate`, separated by spaces; may be given more than once [default: one
+    /// setting without flags].
+    #[arg(long, value_name = "LABEL=FLAGS", allow_hyphen_values = true)]
+    pub(crate) setting: Vec<String>,
+    /// Questions, one JSON object a line: {"question", "choices", "answer"} (the answer is a choice's
+    /// text, or its place from 0 on) or {"prompt", "answer"} (what the model writes on its first line).
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub(crate) questions: Option<PathBuf>,
+    /// What of the log-likelihoods of a choice's tokens decides.
+    #[arg(long, value_enum, default_value_t = ChoiceScore::Mean, requires = "questions")]
+    pub(crate) choice_score: ChoiceScore,
+    /// Text that no model has seen, to be predicted.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: Option<PathBuf>,
+    /// The most tokens of it.
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) text_tokens: u32,
+    /// It is cut into pieces of so many tokens, or of the whole context if that is less.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) window: u32,
+    /// A file with one prompt a line, for texts [default: four openings of tales].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prompts: Option<PathBuf>,
+    /// Texts of each prompt.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) n: u32,
+    /// The most tokens of a text, for settings that do not say.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_tokens: u32,
+    /// Texts at these temperatures too, whatever the setting's own is.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_negative_numbers = true)]
+    pub(crate) temperatures: Vec<f64>,
+    /// Speed with so many texts in one pass.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4", value_parser = clap::value_parser!(u16).range(1..=32))]
+    pub(crate) batch: Vec<u16>,
+    /// Choose the best setting by a part of these and evaluate it on the other part only.
+    #[arg(long, value_enum)]
+    pub(crate) choose: Option<ChooseArgument>,
+    /// The share of items to choose by, above 0 and below 1.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5, requires = "choose", value_parser = share)]
+    pub(crate) split: f64,
+    /// Seed of all random choices.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Write one JSON document to this file (`-`: standard output, instead of tables).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ChoiceScore {
+    /// Their mean: the length of a choice does not matter.
+    Mean,
+    /// Their sum: the probability of the whole choice.
+    Sum,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ChooseArgument {
+    /// Most right answers: choices by raw logits, and generated answers.
+    Questions,
+    /// The highest mean log-likelihood of the raw logits.
+    Text,
+}
+
+/// `--split`.
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|&share: &f64| share > 0.0 && share < 1.0);
+    share.ok_or_else(|| "expected a number above 0 and below 1".into())
+}
+
+/// A `--setting` of `evaluate` after its label: what follows `generate` on a command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "generate",
+    no_binary_name = true,
+    disable_help_flag = true,
+    allow_negative_numbers = true
+)]
+pub(crate) struct SettingArguments {
+    #[command(flatten)]
+    pub(crate) generate: GenerateArguments,
 }
 
 #[derive(Debug, Args)]

@@ -9,9 +9,7 @@ use serde_json::{Value, json};
 
 /// The entry of one token, with the `top` largest logits beside it.
 pub(crate) fn entry(token: Token, law: &Dist, logits: &[f32], top: usize) -> Value {
-    let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    let sum: f64 = logits.iter().map(|&z| (f64::from(z) - max).exp()).sum();
-    let normaliser = max + sum.ln();
+    let normaliser = log_normaliser(logits);
     let one = |token: Token| {
         let raw = logits.get(token.index()).map(|&z| f64::from(z) - normaliser);
         let contract = law.probability(token).ln();
@@ -25,6 +23,13 @@ pub(crate) fn entry(token: Token, law: &Dist, logits: &[f32], top: usize) -> Val
         entry["top"] = likeliest.into_iter().map(one).collect();
     }
     entry
+}
+
+/// ln Σ exp z.
+pub(crate) fn log_normaliser(logits: &[f32]) -> f64 {
+    let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let sum: f64 = logits.iter().map(|&z| (f64::from(z) - max).exp()).sum();
+    max + sum.ln()
 }
 
 /// The tokens of the `top` largest logits, ties by id.

@@ -19,6 +19,7 @@ mod contract;
 mod detect;
 mod devices;
 mod engine;
+mod evaluate;
 mod generate;
 mod logprobs;
 mod measure;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Contract(arguments) => contract::run(&arguments).map(|()| true),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
+        Command::Evaluate(arguments) => evaluate::run(&arguments).map(|()| true),
         Command::Pair(arguments) => pair::run(&arguments),
         Command::Noise(arguments) => noise::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
