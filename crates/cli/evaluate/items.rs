@@ -96,23 +96,21 @@ fn question(line: &str) -> Result<Question> {
 /// Cuts a text into pieces of `window` tokens at most, each with what stands before it: the token
 /// that begins a document, where the model has one.
 pub(super) fn windows(
-    path: &Path,
+    text: &str,
     target: &Model,
     window: usize,
     most: usize,
     share: f64,
 ) -> Result<Vec<(Side, Vec<Token>)>> {
-    let file = path.display();
     let Some(tokenizer) = target.tokenizer() else {
         bail!("{} has no tokenizer; --text needs one", target.name());
     };
-    let text = settings::read_text(path)?;
-    let bos = tokenizer
-        .bos()
-        .filter(|bos| tokenizer.encode(&text).is_ok_and(|tokens| tokens.first() == Some(bos)));
-    let mut tokens = tokenizer.encode_bare(&text)?;
+    let begun = tokenizer.encode(text)?;
+    let bos = tokenizer.bos().filter(|bos| begun.first() == Some(bos));
+    let mut tokens = tokenizer.encode_bare(text)?;
     tokens.truncate(most);
-    ensure!(tokens.len() >= 2, "{file}: expected a text of two tokens or more, found none");
+    let found = tokens.len();
+    ensure!(found >= 2, "--text: expected a text of at least two tokens, found {found}");
     let window = window.min(target.config().transformer.context);
     let pieces = tokens.chunks((window - usize::from(bos.is_some())).max(1)).map(|piece| {
         let bytes: Vec<u8> = piece.iter().flat_map(|token| token.0.to_le_bytes()).collect();

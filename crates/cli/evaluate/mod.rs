@@ -91,6 +91,7 @@ struct Chosen {
 struct Task<'a> {
     arguments: &'a EvaluateArguments,
     questions: Vec<(Side, Question)>,
+    text: Option<String>,
     prompts: String,
 }
 
@@ -126,10 +127,12 @@ pub(crate) fn run(arguments: &EvaluateArguments) -> Result<()> {
         Some(path) => settings::read_text(path)?,
         None => PROMPTS.lines().take(OWN_PROMPTS).collect::<Vec<_>>().join("\n"),
     };
+    ensure!(!prompts.trim().is_empty(), "--prompts: expected a prompt a line, found none");
+    let text = arguments.text.as_deref().map(settings::read_text).transpose()?;
     // What was measured must not end at a file that cannot be written.
     let file = arguments.json.as_deref().filter(|path| *path != Path::new("-"));
     let file = file.map(OutFile::create).transpose()?;
-    let report = Task { arguments, questions, prompts }.run(&settings)?;
+    let report = Task { arguments, questions, text, prompts }.run(&settings)?;
     let json = serde_json::to_string_pretty(&report)?;
     if arguments.json.is_some() && file.is_none() {
         return Ok(writeln!(io::stdout(), "{json}")?);
@@ -183,18 +186,14 @@ impl Task<'_> {
 
     fn evaluate(&self, setting: &Setting, side: Option<Side>) -> Result<Found> {
         cost::reset_peak_memory();
-        let tokenizer;
-        let Ready { mut models, mut way, contract } = {
-            let models = Models::load(&setting.generate.models)?;
-            tokenizer = tokenizer_of(&models)?;
-            self.ready(setting, models, &tokenizer)?
-        };
+        let models = Models::load(&setting.generate.models)?;
+        let tokenizer = tokenizer_of(&models)?;
+        let Ready { mut models, mut way, contract } = self.ready(setting, models, &tokenizer)?;
         let answers = self.answers(&mut models, &way, side)?;
         let text = self.text(&mut models, &way, side)?;
         let lines = self.prompts.lines().filter(|line| !line.trim().is_empty());
         let prompts: Vec<Vec<Token>> =
             lines.map(|line| Ok(tokenizer.encode(line)?)).collect::<Result<_>>()?;
-        ensure!(!prompts.is_empty(), "--prompts: expected a prompt a line, found none");
         let n = self.arguments.n as usize;
         let own = way.sampler.settings().temperature;
         let mut texts = vec![Texts::new(own, &way.run(&mut models, &prompts, n)?, n)];
@@ -271,10 +270,10 @@ impl Task<'_> {
     }
 
     fn pieces(&self, models: &Models) -> Result<Option<Vec<(Side, Vec<Token>)>>> {
-        let Some(path) = &self.arguments.text else { return Ok(None) };
+        let Some(text) = &self.text else { return Ok(None) };
         let EvaluateArguments { window, text_tokens, split, .. } = *self.arguments;
         let (window, most) = (window as usize, text_tokens as usize);
-        let pieces = items::windows(path, &models.target, window, most, split)?;
+        let pieces = items::windows(text, &models.target, window, most, split)?;
         if self.arguments.choose == Some(ChooseArgument::Text) {
             check_sides(pieces.iter().map(|(side, _)| *side), "pieces of text")?;
         }
