@@ -19,6 +19,8 @@ mod contract;
 mod detect;
 mod engine;
 mod generate;
+mod http;
+mod hub;
 mod logprobs;
 mod measure;
 mod noise;

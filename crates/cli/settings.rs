@@ -16,9 +16,12 @@ use draftproof_model::{
     pair::{self, Pairing},
 };
 
-use crate::args::{
-    BiasArgument, DrafterKind, EndArguments, KernelsArgument, ModelArguments, PromptArguments,
-    SamplerArguments,
+use crate::{
+    args::{
+        BiasArgument, DrafterKind, EndArguments, KernelsArgument, ModelArguments, PromptArguments,
+        SamplerArguments,
+    },
+    hub,
 };
 
 /// The models of a run and what drafts.
@@ -146,11 +149,15 @@ fn open(name: &str, role: Role, device: &str) -> Result<Model> {
     if let Some(name) = name.strip_prefix(SYNTHETIC) {
         return Ok(Model::synthetic(name, &device)?);
     }
+    if let Some(repository) = name.strip_prefix(hub::PREFIX) {
+        let path = hub::fetch(repository).with_context(|| name.to_owned())?;
+        return Ok(Model::open(&path, &device)?.called(name));
+    }
     let path = Path::new(name);
     ensure!(
         path.exists(),
         "no model at {name}: expected builtin:fable, a folder with config.json and \
-         model.safetensors, or a GGUF file"
+         model.safetensors, a GGUF file, or hf:OWNER/NAME"
     );
     Ok(Model::open(path, &device)?)
 }
