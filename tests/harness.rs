@@ -58,6 +58,12 @@ impl Run {
         self.arg("--prompt-ids").arg(ids.join(","))
     }
 
+    /// A variable of its environment.
+    pub(crate) fn env(mut self, name: &str, value: &OsStr) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
     /// What the program reads on standard input; nothing if this is not called.
     pub(crate) fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.stdin = bytes.into();

@@ -32,6 +32,8 @@ mod evaluate;
 mod gguf;
 // What `generate` prints, where, in which form; each flag when all is well.
 mod generate;
+// Models by their name on a hub of our own.
+mod hub;
 // What temperature 0 leaves to chance, here and behind a server of our own.
 mod noise;
 // Drafts of another vocabulary, and what `pair` finds.

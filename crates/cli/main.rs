@@ -21,6 +21,8 @@ mod devices;
 mod engine;
 mod evaluate;
 mod generate;
+mod http;
+mod hub;
 mod logprobs;
 mod measure;
 mod noise;

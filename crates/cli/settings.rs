@@ -18,9 +18,12 @@ use draftproof_model::{
     pair::{self, Pairing},
 };
 
-use crate::args::{
-    BiasArgument, DrafterKind, EndArguments, GuidanceForm, GuidanceWeight, KernelsArgument,
-    LoopArguments, ModelArguments, PromptArguments, SamplerArguments,
+use crate::{
+    args::{
+        BiasArgument, DrafterKind, EndArguments, GuidanceForm, GuidanceWeight, KernelsArgument,
+        LoopArguments, ModelArguments, PromptArguments, SamplerArguments,
+    },
+    hub,
 };
 
 /// The models of a run and what drafts.
@@ -210,11 +213,15 @@ pub(crate) fn open(name: &str, role: Role, device_name: &str) -> Result<Model> {
     if let Some(name) = name.strip_prefix(BUILTIN) {
         return Ok(Model::builtin(name, role, place)?);
     }
+    if let Some(repository) = name.strip_prefix(hub::PREFIX) {
+        let path = hub::fetch(repository).with_context(|| name.to_owned())?;
+        return Ok(Model::open(&path, place)?.called(name));
+    }
     let path = Path::new(name);
     ensure!(
         path.exists(),
         "no model at {name}: expected builtin:fable, a folder with config.json and \
-         model.safetensors, or a GGUF file"
+         model.safetensors, a GGUF file, or hf:OWNER/NAME"
     );
     let model = Model::open(path, place)?;
     if let Some(full) = model.cut_context() {

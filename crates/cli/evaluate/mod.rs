@@ -62,6 +62,9 @@ struct Found {
     cost: Cost,
 }
 
+/// Windows of a text, each on its side of the split.
+type Pieces = Vec<(Side, Vec<Token>)>;
+
 impl Found {
     fn score(&self, by: ChooseArgument) -> Option<f64> {
         match by {
@@ -269,7 +272,7 @@ impl Task<'_> {
         score::text(models, &way.sampler, &pieces).map(Some)
     }
 
-    fn pieces(&self, models: &Models) -> Result<Option<Vec<(Side, Vec<Token>)>>> {
+    fn pieces(&self, models: &Models) -> Result<Option<Pieces>> {
         let Some(text) = &self.text else { return Ok(None) };
         let EvaluateArguments { window, text_tokens, split, .. } = *self.arguments;
         let (window, most) = (window as usize, text_tokens as usize);

@@ -182,7 +182,15 @@ impl Model {
         })
     }
 
-    /// The folder's or file's name, or `fable/target`.
+    /// The same model under another name, where that of its folder or file says nothing.
+    #[must_use]
+    pub fn called(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
+    }
+
+    /// The folder's or file's name, or `fable/target`, unless it was [`called`](Self::called)
+    /// something else.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
