@@ -12,6 +12,8 @@ mod architecture;
 // Equal bit for bit once all kernels are row-invariant; nearly so until then.
 mod bench;
 mod bits;
+// Looped targets, guidance, early exits.
+mod loops;
 // Conversations: templates, turns, ends.
 mod chat;
 // The contract card and its hash.

@@ -1,0 +1,177 @@
+//! Looped targets: guided texts with early loops as drafts, what the card says, what does not fit.
+
+use serde_json::Value;
+
+use crate::harness::{Run, draftproof, generate, golden, tokens};
+
+const LOOPED: [&str; 4] = ["ouro", "huginn", "parcae", "looped-qwen3"];
+const PROMPT: [u32; 6] = [17, 250, 3, 99, 181, 42];
+const GUIDED: [&str; 4] = [
+    "",
+    "--loop-guidance logits --guidance-weight 0.3",
+    "--loop-guidance logits --guidance-weight adaptive:1.0 --reference-loop 2",
+    "--loop-guidance hidden --guidance-weight adaptive:0.5",
+];
+
+fn run(model: &str, words: &str) -> Run {
+    generate("--ignore-eos --max-tokens 24").words(words).ids(&PROMPT).model(&golden(model))
+}
+
+/// The same tokens with every draft, greedy and coupled, whatever the guidance.
+#[test]
+fn an_early_loop_changes_no_text() {
+    for model in LOOPED {
+        let mut texts = Vec::new();
+        for guidance in GUIDED {
+            for rule in
+                ["--temperature 0", "--temperature 0 --verify block", "--seed 3 --verify coupled"]
+            {
+                let words = format!("{guidance} {rule}");
+                let plain = run(model, &format!("{words} --drafter none")).json();
+                for draft in ["--draft-loops 1", "--draft-loops 3 --draft-len 5", ""] {
+                    let found = run(model, &format!("{words} --drafter early-exit {draft}")).json();
+                    assert_eq!(tokens(&found), tokens(&plain), "{model} {words} {draft}");
+                    assert!(found["stats"]["drafted"].as_u64() > Some(0));
+                }
+                texts.push(tokens(&plain));
+            }
+        }
+        texts.dedup();
+        assert!(texts.len() > 4, "{model}: guidance and rule matter");
+    }
+}
+
+/// A trace of a guided text with rejection holds, and says so.
+#[test]
+fn guided_rounds_replay() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (model, rule) in [("ouro", "rejection"), ("huginn", "block")] {
+        let trace = folder.path().join(model);
+        let words =
+            "--loop-guidance logits --guidance-weight adaptive:1 --drafter early-exit --seed 5";
+        run(model, words).words("--verify").arg(rule).arg("--trace").arg(&trace).ok();
+        draftproof("replay").arg(&trace).ok();
+    }
+}
+
+/// All loops but one are saved where the early loop is the whole model: with K damped by 1 loop.
+#[test]
+fn the_summary_says_what_was_run_and_what_was_not() {
+    let said =
+        run("parcae", "--temperature 0 --drafter early-exit --draft-loops 2 --draft-len 2").ok();
+    for needle in ["4 loops a pass, the draft after 2", "passes of all loops saved", "after loop 2"]
+    {
+        assert!(said.stderr.contains(needle), "{needle}: {}", said.stderr);
+    }
+    let words = "--temperature 0 --drafter none --loop-guidance hidden --guidance-weight";
+    let said = run("parcae", &format!("{words} adaptive:1")).ok().stderr;
+    assert!(said.contains("guided by loop 1, one more readout a pass"), "{said}");
+    let said = run("parcae", &format!("{words} 0.3")).ok().stderr;
+    assert!(said.contains("guided by loop 1\n"), "{said}");
+    // The first loops of a state that begins with zeros, not with the text.
+    assert!(said.contains("warning: the state of parcae begins with"), "{said}");
+    let said = run("ouro", &format!("{words} 0.3")).ok().stderr;
+    assert!(!said.contains("warning"), "{said}");
+}
+
+fn card(words: &str) -> Value {
+    draftproof("contract").words(words).model(&golden("ouro")).json()
+}
+
+#[test]
+fn depth_and_guidance_are_law_and_drafts_are_not() {
+    let base = "--loop-guidance logits --guidance-weight 0.3 --reference-loop 1";
+    let hash = |words: &str| card(words)["hash"].clone();
+    let all = [
+        "",
+        "--loops 3",
+        base,
+        "--loop-guidance logits --guidance-weight 0.4",
+        "--loop-guidance logits --guidance-weight 0.3 --reference-loop 2",
+        "--loop-guidance logits --guidance-weight adaptive:0.3",
+        "--loop-guidance hidden --guidance-weight 0.3",
+        "--loop-guidance logits --guidance-weight 0.3 --loops 3",
+    ];
+    let mut hashes: Vec<String> = all.iter().map(|words| hash(words).to_string()).collect();
+    hashes.sort();
+    hashes.dedup();
+    assert_eq!(hashes.len(), all.len());
+    assert_eq!(hash("--loops 4"), hash(""), "its own depth");
+    let none = "--loop-guidance hidden --guidance-weight 0 --reference-loop 3";
+    assert_eq!(hash(none), hash(""), "no weight is no guidance");
+    for draft in ["--drafter early-exit --draft-loops 3", "--drafter none", "--draft-len 2"] {
+        assert_eq!(hash(&format!("{base} {draft}")), hash(base), "{draft}");
+    }
+    let card = card(base);
+    assert_eq!(card["law"]["loops"]["loops"], 4);
+    assert_eq!(card["law"]["loops"]["guidance"]["weight"], "0.3");
+    assert!(card.to_string().contains("arXiv 2610.02185"));
+    // Those that are not looped keep the hash they had.
+    let plain = draftproof("contract").json();
+    assert!(plain["law"].get("loops").is_none());
+}
+
+/// Fewer loops are another model, and the same as the readout of an earlier loop.
+#[test]
+fn depth_reaches_the_text() {
+    for model in LOOPED {
+        let text = |words: &str| {
+            tokens(&run(model, &format!("--temperature 0 --drafter none {words}")).json())
+        };
+        let all: Vec<_> = (1..=4).map(|r| text(&format!("--loops {r}"))).collect();
+        assert_eq!(all[3], text(""), "{model}");
+        assert!(all[0] != all[3] && all[1] != all[3], "{model}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let looped = |words: &str, needles: &[&str]| run("ouro", words).fails(needles);
+    let guided = |more: &str| format!("--loop-guidance logits {more}");
+    looped("--loops 0", &["loops", "from 1 to", "found 0"]);
+    looped("--loops 5000", &["from 1 to", "5000"]);
+    for k in ["0", "4", "9"] {
+        let words = guided(&format!("--guidance-weight 0.5 --reference-loop {k}"));
+        looped(&words, &["reference loop", "before the last of 4", &format!("found {k}")]);
+    }
+    looped(&guided("--guidance-weight 0.5 --loops 1"), &["before the last of 1"]);
+    for weight in ["-1", "nan", "inf", "adaptive:", "adaptive:-0.1", "adaptive:x", "1,5"] {
+        looped(&guided("--guidance-weight=").replace('=', &format!("={weight}")), &["from 0 on"]);
+    }
+    looped(&guided(""), &["--guidance-weight"]);
+    looped("--guidance-weight 1", &["--loop-guidance"]);
+    looped("--reference-loop 1", &["--loop-guidance"]);
+    looped("--draft-loops 1", &["--drafter early-exit"]);
+    for n in ["0", "4", "7"] {
+        let words = format!("--drafter early-exit --draft-loops {n}");
+        looped(&words, &["loops", &format!("found {n}")]);
+    }
+    // A draft of one's own has no early loop of the target.
+    let other = golden("ouro");
+    let both = run("ouro", "--drafter early-exit").draft(&other);
+    both.fails(&["--draft-model", "early-exit"]);
+    for words in ["--loops 2", "--drafter early-exit", "--loop-guidance logits --guidance-weight 1"]
+    {
+        generate("x --max-tokens 1").words(words).fails(&["a looped transformer", "fable"]);
+    }
+}
+
+/// The guided law itself, sampled from the engine with early exits as drafts.
+#[test]
+fn samples_follow_the_guided_law() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let samples = folder.path().join("samples.jsonl");
+    let guidance = "--loop-guidance logits --guidance-weight adaptive:1 --temperature 0.7";
+    let words = "--ignore-eos --max-tokens 2 --n 3000 --drafter early-exit --draft-len 2 --seed 1";
+    let drawn =
+        generate(words).words(guidance).ids(&PROMPT).model(&golden("ouro")).arg("--json").ok();
+    std::fs::write(&samples, drawn.stdout).expect("written");
+    let audit = |words: &str| {
+        let run = draftproof("audit --ignore-eos --length 2 --drafter none").words(words);
+        run.arg("--samples").arg(&samples).ids(&PROMPT).model(&golden("ouro")).run()
+    };
+    let right = audit(guidance);
+    assert_eq!(right.code, 0, "{}{}", right.stdout, right.stderr);
+    let wrong = audit("--temperature 0.7");
+    assert_eq!(wrong.code, 1, "the unguided law must be told apart: {}", wrong.stdout);
+}
