@@ -142,7 +142,7 @@ fn settings_stand_side_by_side() {
         &[
             "plain=--drafter none --verify coupled --draft-len 0",
             "drafted=--verify coupled --draft-len 3",
-            "short=--max-tokens 5 --stop zzz --threads 1",
+            "short=--max-tokens 5 --ignore-eos --stop zzz --threads 1",
         ],
     );
     let [plain, drafted, short] = [0, 1, 2].map(|i| &report["settings"][i]);

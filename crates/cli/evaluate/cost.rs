@@ -10,7 +10,11 @@ use draftproof_decode::{
     noise::Seed,
     stats::{Meter, NoClock},
 };
-use draftproof_model::{Model, config::TransformerConfig};
+use draftproof_model::{
+    Model,
+    guidance::{Form, Guidance, Strength},
+    loops::Recurrence,
+};
 use serde::Serialize;
 
 use super::texts::{Passes, Way};
@@ -21,6 +25,10 @@ pub(super) struct Cost {
     pub(super) prefill: Prefill,
     pub(super) batches: Vec<Batch>,
     pub(super) flops: Flops,
+    /// Of a looped target, a pass.
+    pub(super) loops: Option<usize>,
+    /// Of a draft that is an early loop.
+    pub(super) draft_loops: Option<usize>,
     /// The most memory that the process held since the setting's models began to load (where the
     /// system says so: VmHWM of Linux).
     pub(super) peak_memory_bytes: Option<u64>,
@@ -69,6 +77,8 @@ pub(super) fn measure(
             .iter()
             .map(|&texts| batch(models, way, prompt, texts))
             .collect::<Result<_>>()?,
+        loops: models.target.loops(),
+        draft_loops: models.draft.as_ref().and_then(Model::loops),
         flops: flops(&models.target, models.draft.as_ref(), passes),
         peak_memory_bytes: peak_memory(),
     })
@@ -113,9 +123,9 @@ fn batch(models: &mut Models, way: &Way<'_>, prompt: &[Token], texts: u16) -> Re
 }
 
 fn flops(target: &Model, draft: Option<&Model>, passes: &Passes) -> Flops {
-    let [row, position] = row_flops(&target.config().transformer);
+    let [row, position] = row_flops(target);
     let at_mean = |[row, position]: [u64; 2]| row as f64 + position as f64 * passes.mean_position;
-    let drafted = draft.map_or(0.0, |draft| at_mean(row_flops(&draft.config().transformer)));
+    let drafted = draft.map_or(0.0, |draft| at_mean(row_flops(draft)));
     Flops {
         target_row: row,
         target_row_per_position: position,
@@ -125,14 +135,34 @@ fn flops(target: &Model, draft: Option<&Model>, passes: &Passes) -> Flops {
 }
 
 /// Operations of a row: without attention, and for each position attended to. A window is not looked
-/// at: within it all layers attend to the same positions.
-fn row_flops(config: &TransformerConfig) -> [u64; 2] {
+/// at: within it all layers attend to the same positions. What loops is counted in every loop, and a
+/// readout that only guidance needs as well.
+fn row_flops(model: &Model) -> [u64; 2] {
+    let config = &model.config().transformer;
     let all_heads = config.heads * config.head_dim;
     let attention = config.hidden * (2 * all_heads + 2 * config.kv_heads * config.head_dim);
     let mlp = config.hidden * config.intermediate * if config.gated { 3 } else { 2 };
-    let layers = config.layers.len();
-    let weights = layers * (attention + mlp) + config.vocab * config.hidden;
+    let (layers, readouts, between) = match (&config.loops, model.loops()) {
+        (Some(looped), Some(loops)) => {
+            let coda = config.layers.len() - looped.prelude - looped.core;
+            let readouts = 1 + usize::from(model.guidance().is_some_and(reads_twice));
+            let square = config.hidden * config.hidden;
+            let between = match looped.recurrence {
+                Recurrence::Normed | Recurrence::Damped(_) => 0,
+                Recurrence::Adapter => loops * 2 * square,
+                Recurrence::Diagonal => (1 + readouts) * square,
+            };
+            (looped.prelude + loops * looped.core + readouts * coda, readouts, between)
+        }
+        _ => (config.layers.len(), 1, 0),
+    };
+    let weights = layers * (attention + mlp) + readouts * config.vocab * config.hidden + between;
     [2 * weights as u64, (4 * layers * all_heads) as u64]
+}
+
+/// Whether both loops are read out.
+fn reads_twice(guidance: Guidance) -> bool {
+    guidance.form == Form::Logits || matches!(guidance.strength, Strength::Adaptive(_))
 }
 
 /// Lets [`peak_memory`] begin anew, where the system can.
@@ -156,13 +186,34 @@ mod tests {
     use crate::settings::open_cpu;
 
     #[test]
+    fn loops_count_as_often_as_they_run() {
+        let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/model/tests/golden/ouro");
+        let mut model = open_cpu(golden).expect("a golden model");
+        // 64·(2·64 + 2·64) + 3·64·128 = 40 960 weights a layer, three layers, and 320·64.
+        let row = |loops: u64, readouts: u64| 2 * (loops * 3 * 40_960 + readouts * 20_480);
+        assert_eq!(row_flops(&model), [row(4, 1), 4 * 4 * 3 * 64]);
+        let guided = |form, strength| Some(Guidance { reference: 1, form, strength });
+        for (loops, guidance, readouts) in [
+            (2, None, 1),
+            (3, guided(Form::Logits, Strength::Fixed(0.5)), 2),
+            (3, guided(Form::Logits, Strength::Fixed(0.0)), 1),
+            (4, guided(Form::Hidden, Strength::Fixed(0.5)), 1),
+            (4, guided(Form::Hidden, Strength::Adaptive(0.5)), 2),
+        ] {
+            model.set_loops(Some(loops), guidance).expect("settings that fit");
+            assert_eq!(row_flops(&model)[0], row(loops as u64, readouts), "{guidance:?}");
+        }
+        let early = model.early_exit(1).expect("a draft");
+        assert_eq!(row_flops(&early)[0], row(1, 1));
+        assert_eq!((early.loops(), model.loops()), (Some(1), Some(4)));
+        assert!(early.parameters_run() < model.parameters_run());
+    }
+
+    #[test]
     fn operations_follow_from_the_shapes() {
         let model = open_cpu("builtin:fable").expect("the built-in target");
         // 256·(2·256 + 2·128) + 3·256·704 = 737 280 weights a layer, six layers, and 4096·256.
-        assert_eq!(
-            row_flops(&model.config().transformer),
-            [2 * (6 * 737_280 + 1_048_576), 4 * 6 * 256]
-        );
+        assert_eq!(row_flops(&model), [2 * (6 * 737_280 + 1_048_576), 4 * 6 * 256]);
         let device = draftproof_model::device::open("cpu").expect("the CPU");
         let draft = Model::builtin("fable", Role::Draft, &device).expect("the built-in draft");
         let passes = Passes {

@@ -65,6 +65,11 @@ pub(super) fn print(report: &Report) -> io::Result<()> {
             format!("{:.2}", 1e3 * found.cost.batches[i].seconds_per_token)
         });
     }
+    if settings.iter().any(|found| found.cost.loops.is_some()) {
+        add("loops a pass", &|found| {
+            found.cost.loops.map_or_else(|| "-".into(), |loops| loops.to_string())
+        });
+    }
     add("Mflop a token, by arithmetic", &|found| {
         format!("{:.1}", found.cost.flops.per_token / 1e6)
     });
