@@ -116,3 +116,12 @@ fn several_devices_are_measured_one_after_the_other() {
         assert!(results.iter().all(|result| result["device"] == run["machine"]["device"]));
     }
 }
+
+/// What is checked before a device is used are our kernels, whichever run afterwards.
+#[cfg(feature = "wgpu")]
+#[test]
+fn general_kernels_run_on_a_device_too() {
+    let words = "--temperature 0 --drafter none --kernels general";
+    let found = ids("Once upon a time", &format!("{words} --device wgpu"));
+    assert_eq!(found, ids("Once upon a time", words));
+}

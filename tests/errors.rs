@@ -55,7 +55,7 @@ fn flags_out_of_range_are_refused() {
         ("--device gpu", &["device \"gpu\"", "expected one of cpu"]),
         ("--device cpu:1", &["device \"cpu:1\"", "expected one of cpu"]),
         ("--draft-device gpu", &["gpu"]),
-        ("--drafter oracle", &["--drafter", "oracle", "model, ngram, none"]),
+        ("--drafter oracle", &["--drafter", "oracle", "model, ngram, early-exit, none"]),
         ("--drafter model", &["--drafter model needs --draft-model"]),
         ("--draft-model builtin:fable --drafter ngram", &["builtin:fable", "--drafter ngram"]),
         ("--draft-model builtin:fable --drafter none", &["builtin:fable", "--drafter none"]),
@@ -138,7 +138,7 @@ fn is_refused(folder: &TempDir, needles: &[&str]) {
 
 #[test]
 fn folders_without_a_model_are_refused() {
-    for name in ["/nowhere", "nowhere", "builtin", "model.gguf", "hf:owner/name", ""] {
+    for name in ["/nowhere", "nowhere", "builtin", "model.gguf", "hf", ""] {
         let needles = ["no model at", name, "expected builtin:fable, a folder"];
         generate("x --model").arg(name).fails(&needles);
     }

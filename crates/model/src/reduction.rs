@@ -5,7 +5,7 @@
 //! layers mix them.
 
 use burn::tensor::{Device, Tensor, TensorData};
-use draftproof_kernels::burn::{self as kernels, Kernels, kernels as chosen, set_kernels};
+use draftproof_kernels::burn::{self as kernels, Kernels, with_kernels};
 
 use crate::{Error, synthetic::Arbitrary};
 
@@ -32,8 +32,6 @@ pub struct Reduction {
 /// Sums of `length` products of arbitrary f32 numbers, computed by both sets of kernels. The same
 /// numbers every time.
 ///
-/// The chosen kernels are those chosen before, afterwards.
-///
 /// # Errors
 /// If the device does not give its results back.
 pub fn measure(length: usize, device: &Device) -> Result<Reduction, Error> {
@@ -43,18 +41,15 @@ pub fn measure(length: usize, device: &Device) -> Result<Reduction, Error> {
     };
     let x = draw(ROWS * length, 1.0);
     let weights = draw(OUTPUTS * length, 3.0 / (length.max(1) as f32).sqrt());
-    let before = chosen();
     let compute = |which: Kernels| {
-        set_kernels(which);
         let x = Tensor::<2>::from_data(TensorData::new(x.clone(), [ROWS, length]), device);
         let data = TensorData::new(weights.clone(), [OUTPUTS, length]);
-        let sums = kernels::linear(x, Tensor::from_data(data, device), None);
+        let weight = Tensor::<2>::from_data(data, device);
+        let sums = with_kernels(which, || kernels::linear(x, weight, None));
         let sums: Result<Vec<f32>, _> = sums.try_into_vec_as();
         sums.map_err(|error| Error::Backend(error.to_string()))
     };
-    let sums = compute(Kernels::RowInvariant).and_then(|a| Ok((a, compute(Kernels::General)?)));
-    set_kernels(before);
-    let (ours, general) = sums?;
+    let (ours, general) = (compute(Kernels::RowInvariant)?, compute(Kernels::General)?);
     let sum = |x: &[f32], row: &[f32]| -> f64 {
         row.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum()
     };

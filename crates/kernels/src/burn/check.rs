@@ -65,15 +65,17 @@ pub enum DeviceFault {
     },
 }
 
-/// Solves every problem on the device.
+/// Solves every problem on the device, with the kernels of this crate whatever is chosen.
 ///
 /// # Errors
 /// At the first one that is solved wrongly.
 pub fn check(device: &Device) -> Result<(), DeviceFault> {
-    check_linear(device, super::linear)?;
-    check_norms(device)?;
-    check_values(device)?;
-    check_attention(device)
+    super::with_kernels(super::Kernels::RowInvariant, || {
+        check_linear(device, super::linear)?;
+        check_norms(device)?;
+        check_values(device)?;
+        check_attention(device)
+    })
 }
 
 /// Values in [−1, 1), the same every time.

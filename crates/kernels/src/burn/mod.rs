@@ -35,7 +35,7 @@ pub use bytes::{weight_data, weights};
 pub use facts::{largest_tensor, memory, reads_blocks};
 pub use general::General;
 pub use matrix::{LinearMap, Matrix};
-pub use mode::{Kernels, kernels, set_kernels};
+pub use mode::{Kernels, kernels, set_kernels, with_kernels};
 pub use ops::{Bias, MatrixOf, RowInvariantOps};
 
 use crate::{attention::AttentionRule, glu::Activation, norm::RmsForm, rope::RopeLayout};
