@@ -486,7 +486,7 @@ pub(crate) struct SettingArguments {
 #[derive(Debug, Args)]
 pub(crate) struct PairArguments {
     /// The target: a folder in Hugging Face layout, a GGUF file, builtin:NAME, or a
-    /// repository of the Hugging Face hub: hf:OWNER/NAME[/FILE.gguf][@REVISION].
+    /// repository of the Hugging Face hub: `hf:OWNER/NAME[/FILE.gguf][@REVISION]`.
     #[arg(value_name = "TARGET")]
     pub(crate) target: String,
     /// The draft model, in the same form.
@@ -655,7 +655,7 @@ pub(crate) struct AuditArguments {
 #[command(next_help_heading = "Models")]
 pub(crate) struct ModelArguments {
     /// The target: a folder in Hugging Face layout, a GGUF file, builtin:NAME, or a
-    /// repository of the Hugging Face hub: hf:OWNER/NAME[/FILE.gguf][@REVISION].
+    /// repository of the Hugging Face hub: `hf:OWNER/NAME[/FILE.gguf][@REVISION]`.
     #[arg(long, value_name = "MODEL", default_value = "builtin:fable")]
     pub(crate) model: String,
     /// The draft model, in the same form.

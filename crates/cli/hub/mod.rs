@@ -11,9 +11,9 @@
 //!
 //! | variable | what it sets |
 //! |---|---|
-//! | `HF_HUB_CACHE`, else `HF_HOME`, else `XDG_CACHE_HOME` | the cache: itself, `hub` in it, `huggingface/hub` in it [`~/.cache/huggingface/hub`] |
+//! | `HF_HUB_CACHE`, else `HF_HOME`, else `XDG_CACHE_HOME` | the cache: itself, `hub` in it, `huggingface/hub` in it (else `~/.cache/huggingface/hub`) |
 //! | `HF_TOKEN`, else the file `HF_TOKEN_PATH` | the token [`token` in `HF_HOME`] |
-//! | `HF_ENDPOINT` | the hub [`https://huggingface.co`] |
+//! | `HF_ENDPOINT` | the hub (else `https://huggingface.co`) |
 //! | `HF_HUB_OFFLINE` | with 1: nothing but the cache |
 
 mod cache;

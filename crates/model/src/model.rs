@@ -378,7 +378,7 @@ impl Parts {
         if let Some(tokenizer) = &tokenizer {
             runner.limit_vocab(tokenizer.vocab());
             // A worker has done it, with the same tokenizer.
-            if let Runner::Here(model) = &mut runner {
+            if let Some(model) = runner.here_mut() {
                 model.ban(holes(tokenizer, model.vocab()));
             }
         }
