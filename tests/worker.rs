@@ -137,6 +137,19 @@ fn text_is_that_of_the_worker_s_machine_bit_for_bit() {
     }
 }
 
+/// A promise that the worker does not keep is not made here.
+#[test]
+fn general_kernels_of_a_worker_are_told() {
+    let run = |worker: &Worker| {
+        let run = generate("--temperature 0 --max-tokens 2 --drafter none --device");
+        run.arg(worker.device()).arg(PROMPT).ok().stderr
+    };
+    let said = run(&Worker::start("--kernels general"));
+    assert!(said.contains("warning: the worker runs builtin:fable on cpu ("), "{said}");
+    assert!(said.contains("rows may differ"), "{said}");
+    assert!(!run(&Worker::start("")).contains("warning"));
+}
+
 #[test]
 fn siblings_share_passes_there_too() {
     let worker = Worker::start("");

@@ -18,6 +18,9 @@ use draftproof_model::{
     pair::{self, Pairing},
 };
 
+#[cfg(feature = "remote")]
+use draftproof_model::Runner;
+
 use crate::{
     args::{
         BiasArgument, DrafterKind, EndArguments, GuidanceForm, GuidanceWeight, KernelsArgument,
@@ -210,20 +213,20 @@ pub(crate) fn open(name: &str, role: Role, device_name: &str) -> Result<Model> {
         return Ok(Model::synthetic(name, &device::open(device_name)?)?);
     }
     let place = place(device_name)?;
-    if let Some(name) = name.strip_prefix(BUILTIN) {
-        return Ok(Model::builtin(name, role, place)?);
-    }
-    if let Some(repository) = name.strip_prefix(hub::PREFIX) {
+    let mut model = if let Some(name) = name.strip_prefix(BUILTIN) {
+        Model::builtin(name, role, place)?
+    } else if let Some(repository) = name.strip_prefix(hub::PREFIX) {
         let path = hub::fetch(repository).with_context(|| name.to_owned())?;
-        return Ok(Model::open(&path, place)?.called(name));
-    }
-    let path = Path::new(name);
-    ensure!(
-        path.exists(),
-        "no model at {name}: expected builtin:fable, a folder with config.json and \
-         model.safetensors, a GGUF file, or hf:OWNER/NAME"
-    );
-    let model = Model::open(path, place)?;
+        Model::open(&path, place)?.called(name)
+    } else {
+        let path = Path::new(name);
+        ensure!(
+            path.exists(),
+            "no model at {name}: expected builtin:fable, a folder with config.json and \
+             model.safetensors, a GGUF file, or hf:OWNER/NAME"
+        );
+        Model::open(path, place)?
+    };
     if let Some(full) = model.cut_context() {
         eprintln!(
             "note: a buffer of {device_name} holds the cache of {} positions, not of the {full} that \
@@ -231,6 +234,18 @@ pub(crate) fn open(name: &str, role: Role, device_name: &str) -> Result<Model> {
             model.config().transformer.context
         );
     }
+    #[cfg(feature = "remote")]
+    if let Runner::There(worker) = model.language_model()
+        && !worker.row_invariant()
+    {
+        eprintln!(
+            "draftproof: warning: the worker runs {name} on {} with kernels whose rows may differ in \
+             their last bits with the length of a draft",
+            worker.device()
+        );
+    }
+    #[cfg(not(feature = "remote"))]
+    let _ = &mut model;
     Ok(model)
 }
 

@@ -35,7 +35,6 @@ pub struct TransformerModel {
     device: Device,
     /// Of a looped transformer.
     depth: Option<Depth>,
-    passes: u64,
     context: usize,
     vocab: usize,
     /// The most rows of a pass whose activations fit into tensors of the device.
@@ -74,7 +73,6 @@ impl TransformerModel {
                 guidance: None,
                 initial: None,
             }),
-            passes: 0,
             context: config.context,
             vocab: config.vocab,
             most_rows: most_rows(config, largest_tensor(device)),
@@ -139,12 +137,6 @@ impl TransformerModel {
         let coda = count(&self.network.layers[core.end..]);
         let again = if depth.guidance.is_some() { coda + self.network.head_params() } else { 0 };
         (depth.loops as u64 - 1) * count(&self.network.layers[core]) + again
-    }
-
-    /// The passes so far, whatever they served.
-    #[must_use]
-    pub fn passes(&self) -> u64 {
-        self.passes
     }
 
     /// Sets depth and guidance; w = 0 is no guidance. A sequence keeps the keys and values of one
@@ -227,7 +219,6 @@ impl TransformerModel {
             depth: self.depth.clone(),
             holes: self.holes.clone(),
             sequences: BTreeMap::new(),
-            passes: 0,
             ..*self
         };
         early.set_loops(name, loops, None)?;
@@ -272,7 +263,6 @@ impl TransformerModel {
         let rotations = self.ropes.iter_mut().map(rotate).collect();
         let ids = input.narrow(0, 0, count);
         let positions = Positions { ids: at, tokens: ids.clone(), rotations };
-        self.passes += 1;
         let (Some(looped), Some(depth)) = (&self.network.looped, &self.depth) else {
             let hidden = self.network.forward(ids, &positions, &spans, caches);
             let Some(hidden) = wanted(&hidden, batch, &spans) else { return Ok(Vec::new()) };

@@ -263,7 +263,11 @@ impl Model {
     /// How many times the layers of a looped transformer run; None: it is not one.
     #[must_use]
     pub fn loops(&self) -> Option<usize> {
-        self.runner.here().and_then(TransformerModel::loops)
+        match self.runner.here() {
+            Some(model) => model.loops(),
+            // A worker runs it as deep as its files say.
+            None => self.config.transformer.loops.as_ref().map(|loops| loops.loops),
+        }
     }
 
     /// How its last loop is guided, if it is.
@@ -282,10 +286,7 @@ impl Model {
     /// out a reference twice.
     #[must_use]
     pub fn parameters_run(&self) -> u64 {
-        match self.runner.here().map(TransformerModel::parameters_repeated) {
-            Some(repeated) => self.parameters + repeated,
-            None => self.parameters,
-        }
+        self.parameters + self.runner.parameters_repeated()
     }
 
     /// Sets the depth of a looped transformer (None: its own) and how its last loop is guided.

@@ -63,6 +63,16 @@ impl Runner {
         }
     }
 
+    /// As [`TransformerModel::parameters_repeated`].
+    #[must_use]
+    pub fn parameters_repeated(&self) -> u64 {
+        match self {
+            Self::Here(model) => model.parameters_repeated(),
+            #[cfg(feature = "remote")]
+            Self::There(model) => model.parameters_repeated(),
+        }
+    }
+
     fn model(&self) -> &dyn LanguageModel {
         match self {
             Self::Here(model) => &**model,

@@ -90,3 +90,24 @@ fn a_model_of_the_program_is_known_by_its_files() {
     let error = open(Role::Target).unwrap_err().to_string();
     assert!(error.contains("no model") && error.contains("small"), "{error}");
 }
+
+/// A looped model runs there as its files say, and says so here: its law and its costs are the same.
+#[test]
+fn a_looped_model_is_as_deep_there() {
+    let here = Model::open(&golden("ouro"), &cpu()).unwrap();
+    let model = Model::open(&golden("ouro"), &cpu()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = format!("remote:ws://{}", listener.local_addr().unwrap());
+    let served = Served::new("ouro".into(), model, "cpu".into(), true);
+    std::thread::spawn(move || serve(&listener, vec![served], None, |_| {}));
+    let place = Place::open(&place, None).unwrap();
+    let mut there = Model::open(&golden("ouro"), place).unwrap();
+    assert_eq!((there.loops(), there.guidance()), (Some(4), None));
+    assert_eq!((there.loops(), there.identity()), (here.loops(), here.identity()));
+    assert_eq!(there.parameters_run(), here.parameters_run());
+    assert!(here.parameters_run() > 3 * here.parameters());
+    for error in [there.set_loops(Some(2), None).err(), there.early_exit(1).err()] {
+        let error = error.unwrap().to_string();
+        assert!(error.contains("expected a model on this machine"), "{error}");
+    }
+}

@@ -259,6 +259,10 @@ impl RemoteModel {
         (self.facts.parameters, self.facts.weight_type, self.facts.pass_bytes)
     }
 
+    pub(crate) fn parameters_repeated(&self) -> u64 {
+        self.facts.parameters_repeated
+    }
+
     /// The digest of its weights.
     pub(crate) fn weights(&self) -> &str {
         &self.facts.weights

@@ -67,6 +67,8 @@ struct Welcome {
     /// As [`Identity`](crate::Identity) has it.
     weights: String,
     parameters: u64,
+    /// As `TransformerModel::parameters_repeated`.
+    parameters_repeated: u64,
     weight_type: crate::WeightType,
     pass_bytes: u64,
     vocab: usize,
