@@ -100,6 +100,36 @@ fn greedy_ids_do_not_depend_on_the_draft() {
     }
 }
 
+/// Copies of the target, and of a draft, in fewer bits: the same text, and most of what they propose is
+/// accepted.
+#[test]
+fn quantized_drafts_change_no_text() {
+    let fable = |words: &str| {
+        let run = generate("--ignore-eos --max-tokens 64 --draft-len 3").words(words);
+        run.ids(&[0, 433, 289]).json()
+    };
+    for rule in ["--temperature 0", "--temperature 0 --verify block", "--seed 5 --verify coupled"] {
+        let expected = tokens(&fable(&format!("{rule} --drafter none")));
+        for draft in [
+            "--drafter quantized",
+            "--drafter quantized --draft-type q4_1",
+            "--drafter quantized --draft-type q8_0",
+            "--draft-type q5_1",
+        ] {
+            let found = fable(&format!("{rule} {draft}"));
+            assert_eq!(tokens(&found), expected, "{rule} {draft}");
+            let stats = |key: &str| found["stats"][key].as_u64().expect("a count");
+            let copy = draft.contains("quantized");
+            let share = stats("accepted") as f64 / stats("drafted") as f64;
+            assert!(share > if copy { 0.8 } else { 0.2 }, "{rule} {draft}: {share}");
+        }
+    }
+    // Sampled: near the target's law, and not it.
+    let found = fable("--seed 5 --drafter quantized");
+    let [accepted, drafted] = ["accepted", "drafted"].map(|key| found["stats"][key].as_u64());
+    assert!(accepted < drafted && accepted > Some(32), "{accepted:?} of {drafted:?}");
+}
+
 /// A draft that is always right and one that never is: accepted all or nothing, and the same text.
 #[test]
 fn acceptance_is_as_the_draft_deserves() {

@@ -32,8 +32,8 @@ pub(crate) fn verifier(rule: VerifyRule) -> &'static dyn Verifier {
 /// with the row-invariant kernels.
 const ROW_COST: f64 = 0.10;
 
-/// `auto` weighs costs that follow from the shapes: a draft step reads the draft's weights, a verify
-/// pass the target's, those of looped layers once a loop.
+/// `auto` weighs costs that follow from the shapes: a draft step reads the bytes of the draft's weights,
+/// a verify pass the target's, those of looped layers once a loop.
 pub(crate) fn draft_len(argument: DraftLenArgument, models: &Models) -> DraftLength {
     match argument {
         DraftLenArgument::Fixed(length) => DraftLength::Fixed(usize::from(length)),
@@ -43,8 +43,8 @@ pub(crate) fn draft_len(argument: DraftLenArgument, models: &Models) -> DraftLen
 
 /// The costs that `auto` weighs.
 pub(crate) fn costs(models: &Models) -> CostModel {
-    let draft = models.draft.as_ref().map_or(0, |draft| draft.parameters_run());
-    let draft_step = draft as f64 / models.target.parameters_run() as f64;
+    let draft = models.draft.as_ref().map_or(0, |draft| draft.bytes_run());
+    let draft_step = draft as f64 / models.target.bytes_run() as f64;
     CostModel { draft_step, row: ROW_COST }
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn with_engine<T>(
     let (mut model_drafter, mut mapped);
     let (mut ngram, mut none) = (NgramDrafter, NoDrafter);
     let drafter: &mut dyn Drafter = match (kind, &mut models.draft) {
-        (DrafterKind::Model | DrafterKind::EarlyExit, Some(draft)) => {
+        (DrafterKind::Model | DrafterKind::EarlyExit | DrafterKind::Quantized, Some(draft)) => {
             let draft: &mut dyn LanguageModel = match &models.map {
                 None => draft.language_model(),
                 Some(map) => {
@@ -75,7 +75,7 @@ pub(crate) fn with_engine<T>(
             &mut model_drafter
         }
         (DrafterKind::Ngram, _) => &mut ngram,
-        (DrafterKind::Model | DrafterKind::EarlyExit | DrafterKind::None, _) => &mut none,
+        _ => &mut none,
     };
     let fast = sampler.fast_watermark().map(|watermark| FastWatermark { watermark });
     let verifier = match &fast {

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use draftproof_decode::{Decimal, Sampler, Settings, Token, draft::mapped::TokenMap};
 use draftproof_model::{
-    GenerationConfig, Model, Place, Role, device,
+    BlockFormat, GenerationConfig, Model, Place, Role, builtin, device,
     guidance::{Form, Guidance, Strength},
     loops::Recurrence,
     machine::{self, Kernels},
@@ -23,7 +23,7 @@ use draftproof_model::Runner;
 
 use crate::{
     args::{
-        BiasArgument, DrafterKind, EndArguments, GuidanceForm, GuidanceWeight, KernelsArgument,
+        BiasArgument, DraftType, DrafterKind, EndArguments, GuidanceForm, GuidanceWeight, KernelsArgument,
         LoopArguments, ModelArguments, PromptArguments, SamplerArguments,
     },
     hub,
@@ -33,7 +33,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Models {
     pub(crate) target: Model,
-    /// Present when the drafter is [`DrafterKind::Model`] or [`DrafterKind::EarlyExit`].
+    /// Present when the drafter is a model: another one, or made of the target.
     pub(crate) draft: Option<Model>,
     /// Present when the draft has other ids.
     pub(crate) map: Option<TokenMap>,
@@ -50,14 +50,14 @@ impl Models {
     }
 
     pub(crate) fn load(arguments: &ModelArguments) -> Result<Self> {
-        let builtin = arguments.model.starts_with(BUILTIN);
+        let pair = arguments.model.strip_prefix(BUILTIN).is_some_and(builtin::has_draft);
         let draft_name = match (&arguments.draft_model, arguments.drafter) {
             (Some(name), None | Some(DrafterKind::Model)) => Some(name.clone()),
             (Some(name), Some(other)) => bail!(
                 "--draft-model {name} is not used by --drafter {}; drop one of them",
                 name_of(other)
             ),
-            (None, Some(DrafterKind::Model) | None) if builtin => Some(arguments.model.clone()),
+            (None, Some(DrafterKind::Model) | None) if pair => Some(arguments.model.clone()),
             (None, Some(DrafterKind::Model)) => {
                 bail!("--drafter model needs --draft-model for {}", arguments.model)
             }
@@ -67,6 +67,13 @@ impl Models {
         if let (Some(loops), false) = (arguments.loops.draft_loops, early) {
             bail!("--draft-loops {loops} is not used without --drafter early-exit; drop it");
         }
+        let blocks = match (arguments.draft_type, arguments.drafter) {
+            (None, Some(DrafterKind::Quantized)) => Some(BlockFormat::Q4_0),
+            (Some(_), _) if draft_name.is_none() && arguments.drafter != QUANTIZED => bail!(
+                "--draft-type is not used without a draft model or --drafter quantized; drop it"
+            ),
+            (draft_type, _) => draft_type.map(block_format),
+        };
         let default = if draft_name.is_some() { DrafterKind::Model } else { DrafterKind::Ngram };
         let target = open_target(arguments)?;
         if let (Some(device), None) = (&arguments.draft_device, &draft_name) {
@@ -76,7 +83,12 @@ impl Models {
         let mut map = None;
         if early {
             draft = Some(target.early_exit(arguments.loops.draft_loops.unwrap_or(1))?);
+        } else if arguments.drafter == QUANTIZED {
+            draft = blocks.map(|format| target.quantised(format)).transpose()?;
         } else if let Some(draft) = &mut draft {
+            if let Some(format) = blocks {
+                *draft = draft.quantised(format)?;
+            }
             let pairing = pair::check(&target, draft)?;
             if let Pairing::OtherIds { map, difference } = &pairing {
                 eprintln!(
@@ -103,6 +115,18 @@ pub(crate) fn adapt(pairing: Pairing, draft: &mut Model) -> Option<TokenMap> {
     }
 }
 
+const QUANTIZED: Option<DrafterKind> = Some(DrafterKind::Quantized);
+
+fn block_format(draft_type: DraftType) -> BlockFormat {
+    match draft_type {
+        DraftType::Q4_0 => BlockFormat::Q4_0,
+        DraftType::Q4_1 => BlockFormat::Q4_1,
+        DraftType::Q5_0 => BlockFormat::Q5_0,
+        DraftType::Q5_1 => BlockFormat::Q5_1,
+        DraftType::Q8_0 => BlockFormat::Q8_0,
+    }
+}
+
 const BUILTIN: &str = "builtin:";
 /// What runs if no model is named.
 pub(crate) const DEFAULT_MODEL: &str = "builtin:fable";
@@ -117,6 +141,7 @@ fn name_of(kind: DrafterKind) -> &'static str {
         DrafterKind::Model => "model",
         DrafterKind::Ngram => "ngram",
         DrafterKind::EarlyExit => "early-exit",
+        DrafterKind::Quantized => "quantized",
         DrafterKind::None => "none",
     }
 }

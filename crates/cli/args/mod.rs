@@ -516,6 +516,7 @@ impl PairArguments {
             model: self.target.clone(),
             draft_model: Some(self.draft.clone()),
             drafter: None,
+            draft_type: None,
             device: self.device.clone(),
             draft_device: None,
             threads: self.threads,

@@ -21,6 +21,10 @@ pub(crate) struct ModelArguments {
     /// Where proposals come from [default: model if there is a draft model, else ngram].
     #[arg(long, value_enum)]
     pub(crate) drafter: Option<DrafterKind>,
+    /// Keep the draft model's matrices in blocks of this type [default: as its files have them; q4_0
+    /// for --drafter quantized].
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub(crate) draft_type: Option<DraftType>,
     /// Where the target runs: a name that `draftproof devices` lists, or remote:ws://HOST:PORT, a
     /// `draftproof worker` (with a token: in the variable DRAFTPROOF_WORKER_TOKEN); bench takes
     /// several, with commas between, and measures one after the other.
@@ -119,8 +123,31 @@ pub(crate) enum DrafterKind {
     Ngram,
     /// An early loop of the target, if that is a looped transformer: the same weights.
     EarlyExit,
+    /// The target itself with fewer bits a weight: a copy in blocks of --draft-type.
+    Quantized,
     /// Nothing: plain decoding.
     None,
+}
+
+/// `--draft-type`, under the names of GGUF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(non_camel_case_types, reason = "the names that everybody uses")]
+pub(crate) enum DraftType {
+    /// 4 bits and a scale for 32 values.
+    #[value(name = "q4_0")]
+    Q4_0,
+    /// 4 bits, a scale and a minimum for 32 values.
+    #[value(name = "q4_1")]
+    Q4_1,
+    /// 5 bits and a scale for 32 values.
+    #[value(name = "q5_0")]
+    Q5_0,
+    /// 5 bits, a scale and a minimum for 32 values.
+    #[value(name = "q5_1")]
+    Q5_1,
+    /// 8 bits and a scale for 32 values.
+    #[value(name = "q8_0")]
+    Q8_0,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

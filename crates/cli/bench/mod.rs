@@ -205,7 +205,6 @@ fn measure(
     text: &[Token],
 ) -> Result<Report> {
     let (target, draft) = (&mut models.target, &mut models.draft);
-    let bytes = target.pass_bytes();
     let on_processor = on.device == device::CPU;
     let peak = on_processor.then(machine::peak_flops);
     let facts = ModelFacts::new(target);
@@ -214,8 +213,8 @@ fn measure(
     let bandwidth = passes.read_bandwidth;
     let prefill = passes::prefill(target, text, peak)?;
     let roofline = Roofline {
-        target_bytes: bytes as f64,
-        draft_bytes: draft.as_ref().map_or(0.0, |draft| draft.pass_bytes() as f64),
+        target_bytes: target.bytes_run() as f64,
+        draft_bytes: draft.as_ref().map_or(0.0, |draft| draft.bytes_run() as f64),
         bandwidth,
     };
     let mut report = Report {

@@ -206,7 +206,7 @@ mod tests {
         let early = model.early_exit(1).expect("a draft");
         assert_eq!(row_flops(&early)[0], row(1, 1));
         assert_eq!((early.loops(), model.loops()), (Some(1), Some(4)));
-        assert!(early.parameters_run() < model.parameters_run());
+        assert!(early.bytes_run() < model.bytes_run());
     }
 
     #[test]

@@ -64,6 +64,7 @@ impl Circumstances {
             DrafterKind::Ngram => format!("ngram {length}"),
             DrafterKind::Model => format!("model {length}"),
             DrafterKind::EarlyExit => format!("early-exit {length}"),
+            DrafterKind::Quantized => format!("quantized {length}"),
         };
         Named { threads: self.threads, batch: self.batch, draft }
     }

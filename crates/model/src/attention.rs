@@ -11,7 +11,7 @@ use draftproof_kernels::{
 use crate::{
     Error,
     cache::{SequenceCache, StoreShape},
-    layers::{Embedding, Linear, LinearsConfig, Norm, NormConfig},
+    layers::{Embedding, Linear, LinearsConfig, Norm, NormConfig, Visit},
     load::Weights,
     transformer::{Positions, Rotation, Span, Visitor},
 };
@@ -180,6 +180,12 @@ impl AttentionConfig {
 }
 
 impl Attention {
+    /// Those of the projections: the rest is small, or read by single rows.
+    pub(crate) fn matrices(&mut self, visit: &mut Visit<'_>) {
+        let Self { query, key, value, out, .. } = self;
+        [query, key, value, out].into_iter().for_each(|map| map.matrices(visit));
+    }
+
     /// Appends to slot `slot` of each cache and attends: the rows of all sequences share the
     /// projections, each sequence sees its own cache only.
     ///

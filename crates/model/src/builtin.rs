@@ -40,21 +40,48 @@ macro_rules! embed {
 
 static FABLE_TARGET: Files = embed!("fable/target");
 static FABLE_DRAFT: Files = embed!("fable/draft");
+static FABLE_LOOP: Files = embed!("fable-loop");
 
-/// The names of the pairs.
+/// A pair, or a target that drafts for itself.
+struct Builtin {
+    name: &'static str,
+    /// What errors call the target's files, and these.
+    target: (&'static str, Files),
+    draft: Option<(&'static str, Files)>,
+}
+
+static ALL: [Builtin; 2] = [
+    Builtin {
+        name: "fable",
+        target: ("fable/target", FABLE_TARGET),
+        draft: Some(("fable/draft", FABLE_DRAFT)),
+    },
+    Builtin { name: "fable-loop", target: ("fable-loop", FABLE_LOOP), draft: None },
+];
+
+/// The names of all.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|builtin| builtin.name)
+}
+
+/// Whether there is a pair of that name.
 #[must_use]
-pub fn names() -> &'static [&'static str] {
-    &["fable"]
+pub fn has_draft(name: &str) -> bool {
+    ALL.iter().any(|builtin| builtin.name == name && builtin.draft.is_some())
 }
 
 pub(crate) fn source(name: &str, role: Role) -> Result<Source, Error> {
-    let (side, files) = match (name, role) {
-        ("fable", Role::Target) => ("target", FABLE_TARGET),
-        ("fable", Role::Draft) => ("draft", FABLE_DRAFT),
-        _ => {
-            let available = names().join(", ");
-            return Err(Error::Builtin { name: name.into(), available });
-        }
+    let found = ALL.iter().filter(|builtin| builtin.name == name);
+    let found = found.filter_map(|builtin| match role {
+        Role::Target => Some(builtin.target),
+        Role::Draft => builtin.draft,
+    });
+    let fits = |builtin: &&Builtin| role == Role::Target || builtin.draft.is_some();
+    let available = || {
+        let names: Vec<&str> = ALL.iter().filter(fits).map(|builtin| builtin.name).collect();
+        names.join(", ")
     };
-    Ok(Source::Embedded { name: format!("{name}/{side}"), files })
+    let unknown = || Error::Builtin { name: name.into(), available: available() };
+    let (name, files) = found.last().ok_or_else(unknown)?;
+    Ok(Source::Embedded { name: name.into(), files })
 }

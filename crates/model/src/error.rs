@@ -156,9 +156,9 @@ pub enum Error {
         /// The names that exist.
         available: String,
     },
-    /// A setting of loops or of guidance that does not fit the model.
+    /// A setting of loops, of guidance or of a copy that does not fit the model.
     #[error("{model}: {setting}: expected {expected}, found {found}")]
-    Loops {
+    Setting {
         /// Name of the model.
         model: String,
         /// What was set.

@@ -10,7 +10,10 @@ use draftproof_decode::{
     LanguageModel, ModelError,
     lm::{Pass, Rows, SequenceId, check_batch},
 };
-use draftproof_kernels::burn::largest_tensor;
+use draftproof_kernels::{
+    burn::{largest_tensor, reads_blocks},
+    quant::BlockFormat,
+};
 
 use half::bf16;
 
@@ -21,7 +24,7 @@ use crate::{
     guidance::{Guidance, extrapolate},
     loops::{Depth, Looped, MAX_LOOPS, States},
     rope::Rope,
-    transformer::{Positions, Rotation, Span, Transformer, Way},
+    transformer::{Positions, Rotation, Span, Transformer, Way, bytes},
 };
 
 /// A transformer and the caches of its open sequences.
@@ -125,17 +128,17 @@ impl TransformerModel {
         self.depth.as_ref().and_then(|depth| depth.guidance)
     }
 
-    /// The weights that a pass uses again: of looped layers once for each loop but the first, and of
-    /// what reads out a reference beside the last loop.
+    /// The bytes of weights that a pass uses again: of looped layers once for each loop but the first,
+    /// and of what reads out a reference beside the last loop.
     #[must_use]
-    pub fn parameters_repeated(&self) -> u64 {
+    pub fn bytes_repeated(&self) -> u64 {
         let (Some(looped), Some(depth)) = (&self.network.looped, &self.depth) else { return 0 };
         let count = |layers: &[crate::transformer::Layer]| -> u64 {
-            layers.iter().map(|layer| layer.num_params() as u64).sum()
+            layers.iter().map(bytes).sum()
         };
         let core = looped.prelude..looped.prelude + looped.core;
         let coda = count(&self.network.layers[core.end..]);
-        let again = if depth.guidance.is_some() { coda + self.network.head_params() } else { 0 };
+        let again = if depth.guidance.is_some() { coda + self.network.head_bytes() } else { 0 };
         (depth.loops as u64 - 1) * count(&self.network.layers[core]) + again
     }
 
@@ -152,7 +155,7 @@ impl TransformerModel {
         guidance: Option<Guidance>,
     ) -> Result<(), Error> {
         let error = |setting, expected: String, found: &dyn fmt::Display| {
-            Err(Error::Loops { model: name.into(), setting, expected, found: found.to_string() })
+            Err(Error::Setting { model: name.into(), setting, expected, found: found.to_string() })
         };
         let Some(depth) = &mut self.depth else {
             let setting = if guidance.is_some() { "guidance" } else { "loops" };
@@ -186,7 +189,7 @@ impl TransformerModel {
         let takes = |looped: &Looped| looped.recurrence.has_initial_state();
         let takes = self.network.looped.as_ref().is_some_and(takes);
         let Some(depth) = self.depth.as_mut().filter(|_| takes) else {
-            return Err(Error::Loops {
+            return Err(Error::Setting {
                 model: "this model".into(),
                 setting: "initial states",
                 expected: "a looped transformer whose state does not begin with the text".into(),
@@ -210,7 +213,7 @@ impl TransformerModel {
         {
             let expected = format!("fewer than the {all} of the target");
             let (model, found) = (name.into(), loops.to_string());
-            return Err(Error::Loops { model, setting: "draft loops", expected, found });
+            return Err(Error::Setting { model, setting: "draft loops", expected, found });
         }
         let mut early = Self {
             network: self.network.clone(),
@@ -223,6 +226,48 @@ impl TransformerModel {
         };
         early.set_loops(name, loops, None)?;
         Ok(early)
+    }
+
+    /// The same model with its matrices in blocks of `format` where their inputs are whole blocks: a
+    /// draft made of the target. Its sequences are its own.
+    ///
+    /// # Errors
+    /// If the kernels of the device read no blocks, or the format is not one of
+    /// [`BlockFormat::WRITTEN`]; `name` is the model's in the message.
+    pub fn quantised(&self, name: &str, format: BlockFormat) -> Result<Self, Error> {
+        let error = |expected: &str, found: String| {
+            let (model, expected) = (name.into(), expected.into());
+            Err(Error::Setting { model, setting: "a quantised copy", expected, found })
+        };
+        if !reads_blocks(&self.device) {
+            return error("row-invariant kernels of the CPU", "kernels that read no blocks".into());
+        }
+        if !BlockFormat::WRITTEN.contains(&format) {
+            return error("one of Q4_0, Q4_1, Q5_0, Q5_1, Q8_0", format.to_string());
+        }
+        let mut network = self.network.clone();
+        let mut failure = None;
+        network.matrices(&mut |matrix| {
+            if let Err(error) = matrix.quantise(format) {
+                failure.get_or_insert(error);
+            }
+        });
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        Ok(Self {
+            network,
+            ropes: self.ropes.clone(),
+            device: self.device.clone(),
+            depth: self.depth.clone(),
+            holes: self.holes.clone(),
+            sequences: BTreeMap::new(),
+            ..*self
+        })
+    }
+
+    pub(crate) fn network(&self) -> &Transformer {
+        &self.network
     }
 
     fn get(&self, sequence: SequenceId) -> Result<&SequenceCache, ModelError> {

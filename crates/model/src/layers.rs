@@ -73,7 +73,19 @@ impl MatrixParam {
             Self::Blocks(BlockParam { bytes, format }) => Matrix::Blocks(bytes.val(), *format),
         }
     }
+
+    /// Puts the values into blocks of `format`, if the inputs are whole blocks.
+    pub(crate) fn quantise(&mut self, format: BlockFormat) -> Result<(), Error> {
+        let blocks = self.val().quantised(format);
+        if let Some(blocks) = blocks.map_err(|error| Error::Backend(error.to_string()))? {
+            *self = blocks.into();
+        }
+        Ok(())
+    }
 }
+
+/// What [`MatrixParam`]s are shown to.
+pub(crate) type Visit<'a> = dyn FnMut(&mut MatrixParam) + 'a;
 
 /// `y = x·Wᵀ + b`.
 #[derive(Module, Debug)]
@@ -175,6 +187,10 @@ impl Linear {
     /// - output: `[n, output]`
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         kernels::linear(x, self.weight.val(), self.bias())
+    }
+
+    pub(crate) fn matrices(&mut self, visit: &mut Visit<'_>) {
+        visit(&mut self.weight);
     }
 
     /// The weight, and the bias if there is one.
@@ -327,6 +343,10 @@ impl Embedding {
             Ok(weights.rows(&name, shape, rows)?.into())
         });
         Ok(Self { parts: parts.collect::<Result<_, Error>>()?, part_rows })
+    }
+
+    pub(crate) fn matrices(&mut self, visit: &mut Visit<'_>) {
+        self.parts.iter_mut().for_each(visit);
     }
 
     /// The bytes of the table.

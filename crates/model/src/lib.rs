@@ -64,6 +64,7 @@ pub mod transformer;
 pub use builtin::Role;
 pub use burn::tensor::Device;
 pub use chat::ChatTemplate;
+pub use draftproof_kernels::quant::BlockFormat;
 pub use error::Error;
 pub use generation_config::GenerationConfig;
 pub use guidance::{Form, Guidance, Strength};

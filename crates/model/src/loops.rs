@@ -17,7 +17,7 @@ use crate::{
     Error,
     config::TransformerConfig,
     guidance::{Form, Guidance},
-    layers::{Linear, LinearsConfig, Norm, NormConfig, vector},
+    layers::{Linear, LinearsConfig, Norm, NormConfig, Visit, vector},
     load::Weights,
     transformer::{Transformer, Visitor, Way, stack},
 };
@@ -181,6 +181,12 @@ pub(crate) struct Depth {
 }
 
 impl Looped {
+    pub(crate) fn matrices(&mut self, visit: &mut Visit<'_>) {
+        let diagonal = self.diagonal.iter_mut();
+        let diagonal = diagonal.flat_map(|part| [&mut part.injection, &mut part.out]);
+        self.adapter.iter_mut().chain(diagonal).for_each(|map| map.matrices(visit));
+    }
+
     fn prepare(&self, prelude: Tensor<2>) -> Tensor<2> {
         match &self.diagonal {
             // The same for every loop.

@@ -5,7 +5,7 @@ use draftproof_kernels::{burn as kernels, glu::Activation};
 
 use crate::{
     Error,
-    layers::{Linear, LinearsConfig},
+    layers::{Linear, LinearsConfig, Visit},
     load::Weights,
     transformer::Visitor,
 };
@@ -83,6 +83,11 @@ impl MlpConfig {
 }
 
 impl Mlp {
+    pub(crate) fn matrices(&mut self, visit: &mut Visit<'_>) {
+        let maps = self.gate.iter_mut().chain([&mut self.up, &mut self.out]);
+        maps.for_each(|map| map.matrices(visit));
+    }
+
     /// # Shapes
     /// - x: `[n, hidden]`
     /// - output: `[n, hidden]`

@@ -2,12 +2,9 @@
 
 use std::{path::Path, sync::Arc};
 
-use burn::{
-    module::{Module, ModuleVisitor, Param},
-    tensor::{Device, Int, Tensor},
-};
+use burn::{module::Module, tensor::Device};
 use draftproof_decode::{LanguageModel, Token};
-use draftproof_kernels::burn as kernels;
+use draftproof_kernels::{burn as kernels, quant::BlockFormat};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -24,7 +21,7 @@ use crate::{
     runner::Runner,
     synthetic::{self, Arbitrary},
     tokenizer::Tokenizer,
-    transformer::Transformer,
+    transformer::{Transformer, bytes},
 };
 
 #[cfg(feature = "remote")]
@@ -72,10 +69,10 @@ impl Model {
         }
     }
 
-    /// Loads one side of a pair that is part of the program; see [`builtin::names`].
+    /// Loads a model that is part of the program; see [`builtin::names`].
     ///
     /// # Errors
-    /// If there is no pair of that name, and as [`open`](Self::open) about workers.
+    /// If there is none of that name and role, and as [`open`](Self::open) about workers.
     pub fn builtin(name: &str, role: Role, place: impl Into<Place>) -> Result<Self, Error> {
         let source = builtin::source(name, role)?;
         Self::load(source.place(), &source, &place.into())
@@ -282,11 +279,11 @@ impl Model {
         self.config.transformer.loops.as_ref().map(|loops| loops.recurrence)
     }
 
-    /// Weights, each counted as often as a pass uses it: looped layers in every loop, and what reads
-    /// out a reference twice.
+    /// The bytes of weights, each counted as often as a pass uses it: looped layers in every loop, and
+    /// what reads out a reference twice.
     #[must_use]
-    pub fn parameters_run(&self) -> u64 {
-        self.parameters + self.runner.parameters_repeated()
+    pub fn bytes_run(&self) -> u64 {
+        self.pass_bytes + self.runner.bytes_repeated()
     }
 
     /// Sets the depth of a looped transformer (None: its own) and how its last loop is guided.
@@ -329,6 +326,35 @@ impl Model {
         })
     }
 
+    /// The same model with its matrices in blocks of `format`: a draft that needs no second download.
+    /// Matrices whose inputs are no whole blocks stay as they are.
+    ///
+    /// # Errors
+    /// If it is a worker's model, the kernels of the device read no blocks, or the format is not one of
+    /// [`BlockFormat::WRITTEN`].
+    pub fn quantised(&self, format: BlockFormat) -> Result<Self, Error> {
+        let Some(model) = self.runner.here() else {
+            return Err(not_here(&self.name, "a quantised copy"));
+        };
+        let copy = model.quantised(&self.name, format)?;
+        let identity = &self.identity;
+        let weights = hex(&Sha256::digest(format!("{} {format}", identity.weights)));
+        Ok(Self {
+            name: format!("{} in {format}", self.name),
+            config: self.config.clone(),
+            generation_config: self.generation_config.clone(),
+            tokenizer: self.tokenizer.clone(),
+            chat_template: self.chat_template.clone(),
+            eos: self.eos.clone(),
+            unknown_eos: self.unknown_eos.clone(),
+            identity: Identity { weights, ..identity.clone() },
+            weight_type: WeightType::Blocks(format),
+            pass_bytes: pass_bytes(copy.network()),
+            runner: Runner::Here(Box::new(copy)),
+            ..*self
+        })
+    }
+
     /// The context that the files say, if the device's limit for one buffer allows less for the
     /// caches of a layer.
     #[must_use]
@@ -355,7 +381,7 @@ impl Model {
 }
 
 fn not_here(name: &str, setting: &'static str) -> Error {
-    Error::Loops {
+    Error::Setting {
         model: name.into(),
         setting,
         expected: "a model on this machine".into(),
@@ -476,22 +502,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// The bytes of all weights, less tables of which a pass reads single rows only.
 fn pass_bytes(network: &Transformer) -> u64 {
-    struct Bytes(u64);
-    impl ModuleVisitor for Bytes {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let tensor = param.val();
-            self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
-        }
-
-        /// Blocks.
-        fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-            let tensor = param.val();
-            self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
-        }
-    }
-    let mut bytes = Bytes(0);
-    network.visit(&mut bytes);
-    bytes.0 - network.table_bytes()
+    bytes(network) - network.table_bytes()
 }
 
 fn load_tokenizer(source: &Source) -> Result<Option<Tokenizer>, Error> {

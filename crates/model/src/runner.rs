@@ -63,13 +63,13 @@ impl Runner {
         }
     }
 
-    /// As [`TransformerModel::parameters_repeated`].
+    /// As [`TransformerModel::bytes_repeated`].
     #[must_use]
-    pub fn parameters_repeated(&self) -> u64 {
+    pub fn bytes_repeated(&self) -> u64 {
         match self {
-            Self::Here(model) => model.parameters_repeated(),
+            Self::Here(model) => model.bytes_repeated(),
             #[cfg(feature = "remote")]
-            Self::There(model) => model.parameters_repeated(),
+            Self::There(model) => model.bytes_repeated(),
         }
     }
 

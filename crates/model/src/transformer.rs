@@ -11,7 +11,7 @@
 //! the linear maps together, and part only in attention, where each sees its own cache.
 
 use burn::{
-    module::Module,
+    module::{Module, ModuleVisitor, Param},
     tensor::{Int, Tensor},
 };
 use draftproof_kernels::{attention::AttentionRule, burn as kernels};
@@ -21,7 +21,7 @@ use crate::{
     attention::{Attention, AttentionConfig, HeadNormsConfig, ValueRows, ValueRowsConfig},
     cache::SequenceCache,
     config::{HeadNorms, LayerConfig, OutNorms, TransformerConfig},
-    layers::{Embedding, LinearsConfig, Norm, NormConfig},
+    layers::{Embedding, LinearsConfig, Norm, NormConfig, Visit},
     load::Weights,
     loops::Looped,
     mlp::{Inward, Mlp, MlpConfig},
@@ -299,9 +299,21 @@ impl TransformerConfig {
 }
 
 impl Transformer {
-    /// The weights of the head, tied or not.
-    pub(crate) fn head_params(&self) -> u64 {
-        self.head.as_ref().unwrap_or(&self.embedding).num_params() as u64
+    /// The bytes of the head, tied or not.
+    pub(crate) fn head_bytes(&self) -> u64 {
+        self.head.as_ref().unwrap_or(&self.embedding).bytes()
+    }
+
+    /// Shows `visit` every matrix of which a pass reads all.
+    pub(crate) fn matrices(&mut self, visit: &mut Visit<'_>) {
+        for layer in &mut self.layers {
+            layer.attention.matrices(visit);
+            layer.mlp.matrices(visit);
+        }
+        if let Some(looped) = &mut self.looped {
+            looped.matrices(visit);
+        }
+        self.head.as_mut().unwrap_or(&mut self.embedding).matrices(visit);
     }
 
     /// The bytes of tables of which a pass reads single rows: the embedding, unless it is the head,
@@ -353,6 +365,26 @@ impl Transformer {
             None => logits,
         }
     }
+}
+
+/// The bytes of all weights.
+pub(crate) fn bytes(module: &impl Module) -> u64 {
+    struct Bytes(u64);
+    impl ModuleVisitor for Bytes {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let tensor = param.val();
+            self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
+        }
+
+        /// Blocks.
+        fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+            let tensor = param.val();
+            self.0 += (tensor.shape().num_elements() * tensor.dtype().size()) as u64;
+        }
+    }
+    let mut bytes = Bytes(0);
+    module.visit(&mut bytes);
+    bytes.0
 }
 
 /// Runs `layers`, whose caches are the slots from `slot` on, and norms what comes out by `then`.

@@ -27,6 +27,8 @@ mod laws;
 mod looped;
 /// What a folder's tokenizer does to a model, and pairs.
 mod pairs;
+/// Drafts made of the target by rounding its weights.
+mod quantised;
 /// Models of workers.
 #[cfg(feature = "remote")]
 mod remote;

@@ -104,8 +104,8 @@ fn a_looped_model_is_as_deep_there() {
     let mut there = Model::open(&golden("ouro"), place).unwrap();
     assert_eq!((there.loops(), there.guidance()), (Some(4), None));
     assert_eq!((there.loops(), there.identity()), (here.loops(), here.identity()));
-    assert_eq!(there.parameters_run(), here.parameters_run());
-    assert!(here.parameters_run() > 3 * here.parameters());
+    assert_eq!(there.bytes_run(), here.bytes_run());
+    assert!(here.bytes_run() > 3 * here.parameters());
     for error in [there.set_loops(Some(2), None).err(), there.early_exit(1).err()] {
         let error = error.unwrap().to_string();
         assert!(error.contains("expected a model on this machine"), "{error}");

@@ -4,11 +4,13 @@ use std::ops::Range;
 
 use ::burn::{
     backend::Dispatch,
-    tensor::{AllocationProperty, Bytes, DType, Device, Int, Tensor, TensorData},
+    tensor::{
+        AllocationProperty, Bytes, DType, Device, Int, Tensor, TensorData, TensorReadError,
+    },
 };
 
 use super::MatrixOf;
-use crate::quant::BlockFormat;
+use crate::quant::{BlockFormat, Blocks, dequantise, quantise};
 
 /// A matrix of weights, `[outputs, inputs]`.
 #[derive(Clone, Debug)]
@@ -77,6 +79,34 @@ impl Matrix {
                 Self::Blocks(bytes.narrow(0, rows.start, rows.len()), format)
             }
         }
+    }
+
+    /// The same values in blocks of `format`, or None if the inputs are not whole blocks, they are in
+    /// blocks of this format already, or it is not one of [`BlockFormat::WRITTEN`].
+    ///
+    /// # Errors
+    /// If the values cannot be read from the device.
+    pub fn quantised(&self, format: BlockFormat) -> Result<Option<Self>, TensorReadError> {
+        let (values, device, outputs) = match self {
+            Self::Blocks(_, held) if *held == format => return Ok(None),
+            Self::Blocks(bytes, held) => {
+                let data = bytes.clone().try_into_vec_as::<u8>()?;
+                let blocks = Blocks::new(*held, &data);
+                let mut values = vec![0.0; blocks.len()];
+                dequantise(blocks, &mut values);
+                (values, bytes.device(), bytes.dims()[0])
+            }
+            Self::Float(weight) => {
+                let values = weight.clone().try_into_vec_as::<f32>()?;
+                (values, weight.device(), weight.dims()[0])
+            }
+        };
+        let inputs = values.len() / outputs.max(1);
+        if format.row_bytes(inputs).is_none() {
+            return Ok(None);
+        }
+        let blocks = quantise(&values, format);
+        Ok(blocks.map(|blocks| Self::blocks(blocks, [outputs, inputs], format, &device)))
     }
 
     pub(super) fn into_dispatch(self) -> MatrixOf<Dispatch> {

@@ -21,11 +21,13 @@
 
 mod k;
 mod legacy;
+mod quantise;
 
 use std::fmt;
 
 pub(crate) use k::{Q4K, Q5K, Q6K};
 pub(crate) use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+pub use quantise::quantise;
 
 use crate::{
     isa::Isa,

@@ -3,7 +3,7 @@
 use draftproof_kernels::{
     embedding::embedding,
     linear::linear,
-    quant::{BlockFormat, Blocks, dequantise},
+    quant::{BlockFormat, Blocks, dequantise, quantise},
     weight::Weight,
 };
 use half::f16;
@@ -41,6 +41,26 @@ fn values_are_those_of_gguf_py() {
     seen.sort();
     seen.dedup();
     assert_eq!(seen, BlockFormat::ALL);
+}
+
+#[test]
+fn blocks_are_those_of_gguf_py() {
+    let json: Value =
+        serde_json::from_str(include_str!("../golden/gguf_quantise.json")).expect("JSON");
+    let values = json["values_in_1024ths"].as_array().expect("values").iter();
+    let values: Vec<f32> =
+        values.map(|v| v.as_i64().expect("a whole number") as f32 / 1024.0).collect();
+    for format in BlockFormat::WRITTEN {
+        let expected = json["blocks"][format.to_string()].as_str().expect("blocks");
+        let found = quantise(&values, format).expect("a format that is written");
+        assert_eq!(found, from_hex(expected), "{format}");
+        // Half a step of the coarsest block, and what f16 takes from d and m.
+        let step = 4.0 / f32::from(if format == BlockFormat::Q8_0 { 127_u8 } else { 15 });
+        let far = |(a, b): (&f32, &f32)| (a - b).abs() > 0.51 * step + 2e-3;
+        let back = expanded(Blocks::new(format, &found));
+        assert_eq!(back.iter().zip(&values).position(far), None, "{format}");
+    }
+    assert_eq!(quantise(&[0.0; 256], BlockFormat::Q4_K), None);
 }
 
 /// A matrix of arbitrary bytes, but for the f16 in it, which are small numbers.

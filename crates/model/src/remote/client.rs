@@ -259,8 +259,8 @@ impl RemoteModel {
         (self.facts.parameters, self.facts.weight_type, self.facts.pass_bytes)
     }
 
-    pub(crate) fn parameters_repeated(&self) -> u64 {
-        self.facts.parameters_repeated
+    pub(crate) fn bytes_repeated(&self) -> u64 {
+        self.facts.bytes_repeated
     }
 
     /// The digest of its weights.

@@ -35,7 +35,7 @@ pub use client::{Link, RemoteModel};
 pub use worker::{Served, serve};
 
 /// Raised when a message changes its meaning.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// How long a client waits for a sign of life.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a busy worker gives one.
@@ -67,8 +67,8 @@ struct Welcome {
     /// As [`Identity`](crate::Identity) has it.
     weights: String,
     parameters: u64,
-    /// As `TransformerModel::parameters_repeated`.
-    parameters_repeated: u64,
+    /// As `TransformerModel::bytes_repeated`.
+    bytes_repeated: u64,
     weight_type: crate::WeightType,
     pass_bytes: u64,
     vocab: usize,

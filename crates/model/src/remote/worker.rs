@@ -52,7 +52,7 @@ impl Served {
         let facts = Welcome {
             weights: identity.weights,
             parameters: model.parameters(),
-            parameters_repeated: model.language_model().parameters_repeated(),
+            bytes_repeated: model.language_model().bytes_repeated(),
             weight_type: model.weight_type(),
             pass_bytes: model.pass_bytes(),
             vocab: model.vocab(),
