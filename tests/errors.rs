@@ -16,7 +16,7 @@ use crate::{
 #[test]
 fn flags_out_of_range_are_refused() {
     let model = Tiny::letters(4).noisy(1).write();
-    let cases: [(&str, &[&str]); 57] = [
+    let cases: [(&str, &[&str]); 64] = [
         ("--temperature -1", &["temperature", "expected 0 (greedy) or a positive number", "-1"]),
         ("--temperature nan", &["temperature", "expected", "NaN"]),
         ("--temperature inf", &["temperature", "expected", "inf"]),
@@ -62,11 +62,17 @@ fn flags_out_of_range_are_refused() {
         ("--draft-model builtin:grimm", &["\"grimm\"", "expected one of fable"]),
         ("--model builtin:grimm", &["\"grimm\"", "expected one of fable, fable-loop"]),
         ("--draft-model builtin:fable-loop", &["\"fable-loop\"", "expected one of fable"]),
-        ("--draft-model builtin:fable --drafter quantized", &["builtin:fable", "--drafter quantized"]),
+        (
+            "--draft-model builtin:fable --drafter quantized",
+            &["builtin:fable", "--drafter quantized"],
+        ),
         ("--draft-type q4_0", &["--draft-type is not used without"]),
         ("--draft-type q4_0 --drafter ngram", &["--draft-type is not used without"]),
         ("--draft-type q4_k --drafter quantized", &["q4_k", "q4_0, q4_1, q5_0, q5_1, q8_0"]),
-        ("--kernels general --drafter quantized", &["a quantised copy", "kernels that read no blocks"]),
+        (
+            "--kernels general --drafter quantized",
+            &["a quantised copy", "kernels that read no blocks"],
+        ),
         ("--draft-model /nowhere", &["/nowhere", "expected builtin:fable, a folder"]),
         ("--verify always", &["--verify", "always", "rejection, block, coupled"]),
         ("--system x", &["--system is not used without --chat"]),

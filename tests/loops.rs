@@ -41,6 +41,42 @@ fn an_early_loop_changes_no_text() {
     }
 }
 
+/// The built-in looped model, on its own text: greedy and coupled as without a draft, guided or not, and
+/// most of what early loops propose is right.
+#[test]
+fn the_built_in_model_drafts_for_itself() {
+    let fable = |words: &str| {
+        let run = generate("--model builtin:fable-loop --ignore-eos --max-tokens 48").words(words);
+        run.arg("Once upon a time")
+    };
+    let guided = "--loop-guidance logits --guidance-weight adaptive:1.0";
+    for guidance in ["", guided] {
+        for rule in ["--temperature 0", "--seed 2 --verify coupled"] {
+            let words = format!("{guidance} {rule} --drafter");
+            let expected = tokens(&fable(&format!("{words} none")).json());
+            for draft in
+                ["early-exit", "early-exit --draft-loops 2 --draft-len 3", "ngram", "quantized"]
+            {
+                let found = fable(&format!("{words} {draft}")).json();
+                assert_eq!(tokens(&found), expected, "{words} {draft}");
+            }
+        }
+    }
+    let found = fable("--temperature 0 --drafter early-exit --draft-len 2").json();
+    let [accepted, drafted] = ["accepted", "drafted"].map(|key| found["stats"][key].as_f64());
+    assert!(accepted > drafted.map(|drafted| 0.5 * drafted), "{accepted:?} of {drafted:?}");
+    let said = fable(&format!("{guided} --drafter early-exit --draft-len 2")).ok().stderr;
+    for needle in
+        ["fable-loop with fable-loop after loop 1", "passes of all loops saved", "speed-up"]
+    {
+        assert!(said.contains(needle), "{needle}: {said}");
+    }
+    // What needs no draft has one only if asked.
+    let said = fable("--temperature 0").ok().stderr;
+    assert!(said.contains("ngram"), "{said}");
+    fable("--drafter model").fails(&["--drafter model needs --draft-model"]);
+}
+
 /// A trace of a guided text with rejection holds, and says so.
 #[test]
 fn guided_rounds_replay() {

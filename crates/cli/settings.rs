@@ -23,8 +23,8 @@ use draftproof_model::Runner;
 
 use crate::{
     args::{
-        BiasArgument, DraftType, DrafterKind, EndArguments, GuidanceForm, GuidanceWeight, KernelsArgument,
-        LoopArguments, ModelArguments, PromptArguments, SamplerArguments,
+        BiasArgument, DraftType, DrafterKind, EndArguments, GuidanceForm, GuidanceWeight,
+        KernelsArgument, LoopArguments, ModelArguments, PromptArguments, SamplerArguments,
     },
     hub,
 };

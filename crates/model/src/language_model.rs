@@ -133,9 +133,8 @@ impl TransformerModel {
     #[must_use]
     pub fn bytes_repeated(&self) -> u64 {
         let (Some(looped), Some(depth)) = (&self.network.looped, &self.depth) else { return 0 };
-        let count = |layers: &[crate::transformer::Layer]| -> u64 {
-            layers.iter().map(bytes).sum()
-        };
+        let count =
+            |layers: &[crate::transformer::Layer]| -> u64 { layers.iter().map(bytes).sum() };
         let core = looped.prelude..looped.prelude + looped.core;
         let coda = count(&self.network.layers[core.end..]);
         let again = if depth.guidance.is_some() { coda + self.network.head_bytes() } else { 0 };

@@ -5,7 +5,7 @@ use draftproof_model::{
     Model, Role, WeightType,
     pair::{self, Evidence, Pairing},
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::support::{TOLERANCE, argmax, cpu, feed, tokens};
 
@@ -30,9 +30,30 @@ struct Logits {
     draft_first8_per_row: Vec<Vec<f32>>,
 }
 
+/// What is known of the looped model.
+#[derive(Deserialize)]
+struct Looped {
+    greedy: Vec<Greedy>,
+    logits: LoopLogits,
+}
+
+#[derive(Deserialize)]
+struct LoopLogits {
+    ids: Vec<u32>,
+    first8_per_row_after_loop: Vec<Vec<Vec<f32>>>,
+}
+
+fn read<T: DeserializeOwned>(folder: &str) -> T {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
+    serde_json::from_slice(&fs::read(path.join(folder).join("reference.json")).unwrap()).unwrap()
+}
+
 fn reference() -> Reference {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/fable/reference.json");
-    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+    read("fable")
+}
+
+fn looped() -> Model {
+    Model::builtin("fable-loop", Role::Target, &cpu()).unwrap()
 }
 
 fn model(role: Role) -> Model {
@@ -41,9 +62,13 @@ fn model(role: Role) -> Model {
 
 #[test]
 fn greedy_text_is_the_reference() {
-    let mut model = model(Role::Target);
+    assert_greedy(model(Role::Target), reference().greedy);
+    assert_greedy(looped(), read::<Looped>("fable-loop").greedy);
+}
+
+fn assert_greedy(mut model: Model, cases: Vec<Greedy>) {
     let tokenizer = model.tokenizer().unwrap().clone();
-    for case in reference().greedy {
+    for case in cases {
         assert_eq!(tokenizer.encode_bare(&case.prompt).unwrap(), tokens(&case.prompt_ids));
         let with_bos = tokenizer.encode(&case.prompt).unwrap();
         assert_eq!((with_bos[0], &with_bos[1..]), (Token(0), &tokens(&case.prompt_ids)[..]));
@@ -66,19 +91,37 @@ fn logits_are_the_reference() {
     for (role, expected) in
         [(Role::Target, target_first8_per_row), (Role::Draft, draft_first8_per_row)]
     {
-        let mut model = model(role).into_language_model();
-        let sequence = model.open().unwrap();
-        let rows = feed(&mut model, sequence, &tokens(&ids));
-        assert_eq!(expected.len(), ids.len());
-        let mut worst = 0_f32;
-        for (i, expected) in expected.iter().enumerate() {
-            assert_eq!(expected.len(), 8);
-            for (a, b) in rows.row(i).iter().zip(expected) {
-                worst = worst.max((a - b).abs());
-            }
+        assert_logits(&mut model(role), &ids, &expected, &format!("{role:?}"));
+    }
+}
+
+/// `expected`: the first eight logits of each row.
+fn assert_logits(model: &mut Model, ids: &[u32], expected: &[Vec<f32>], about: &str) {
+    let model = model.language_model();
+    let sequence = model.open().unwrap();
+    let rows = feed(model, sequence, &tokens(ids));
+    assert_eq!(expected.len(), ids.len());
+    let mut worst = 0_f32;
+    for (i, expected) in expected.iter().enumerate() {
+        assert_eq!(expected.len(), 8);
+        for (a, b) in rows.row(i).iter().zip(expected) {
+            worst = worst.max((a - b).abs());
         }
-        println!("{role:?}: {worst:e}");
-        assert!(worst < TOLERANCE, "{role:?}: {worst:e}");
+    }
+    println!("{about}: {worst:e}");
+    assert!(worst < TOLERANCE, "{about}: {worst:e}");
+}
+
+#[test]
+fn every_loop_is_the_reference() {
+    let LoopLogits { ids, first8_per_row_after_loop } = read::<Looped>("fable-loop").logits;
+    let mut model = looped();
+    assert_eq!((model.name(), model.loops()), ("fable-loop", Some(4)));
+    assert_eq!((model.parameters(), model.weight_type()), (2_116_225, WeightType::Bf16));
+    assert_eq!(first8_per_row_after_loop.len(), 4);
+    for (loops, expected) in (1..).zip(first8_per_row_after_loop) {
+        model.set_loops(Some(loops), None).unwrap();
+        assert_logits(&mut model, &ids, &expected, &format!("loop {loops}"));
     }
 }
 

@@ -4,9 +4,7 @@ use std::ops::Range;
 
 use ::burn::{
     backend::Dispatch,
-    tensor::{
-        AllocationProperty, Bytes, DType, Device, Int, Tensor, TensorData, TensorReadError,
-    },
+    tensor::{AllocationProperty, Bytes, DType, Device, Int, Tensor, TensorData, TensorReadError},
 };
 
 use super::MatrixOf;
