@@ -128,13 +128,13 @@ pub(super) fn open(path: &Path) -> Result<(Header, Vec<Shard>), Error> {
     let missing = || Error::Missing { place: label.clone(), expected: "a GGUF file".into() };
     let (header, shard) = read(path)?.ok_or_else(missing)?;
     let Some(split) = Split::read(&header)? else { return Ok((header, vec![shard])) };
-    if split.count == 1 {
-        check_tensors(&header, split)?;
-        return Ok((header, vec![shard]));
-    }
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let Some(name) = ShardName::parse(&file) else {
         let Split { no, count, .. } = split;
+        if count == 1 {
+            check_tensors(&header, split)?;
+            return Ok((header, vec![shard]));
+        }
         let expected = format!("a name that ends with -{:05}-of-{count:05}.gguf", no + 1);
         return Err(Error::file(&label, expected, format!("{file:?}")));
     };
@@ -202,7 +202,12 @@ fn join(whole: &mut Header, part: Header, shards: &[Shard]) -> Result<(), Error>
             Entry::Occupied(other) => {
                 let first = shards[other.get().shard].label();
                 let expected = "no tensor that another file has";
-                return Err(tensor_error(&label, other.key(), expected, format!("that of {first}")));
+                return Err(tensor_error(
+                    &label,
+                    other.key(),
+                    expected,
+                    format!("that of {first}"),
+                ));
             }
         }
     }
