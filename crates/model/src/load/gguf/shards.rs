@@ -5,7 +5,7 @@
 //! others are called follows from the name of the one that is given, never from what is in a file, so
 //! that none leads out of its folder.
 
-use std::{borrow::Cow, collections::btree_map::Entry, path::Path};
+use std::{borrow::Cow, collections::btree_map::Entry, ffi::OsStr, path::Path};
 
 use super::{
     super::{
@@ -96,14 +96,12 @@ impl<'a> ShardName<'a> {
 struct Split {
     no: usize,
     count: usize,
-    tensors: Option<usize>,
 }
 
 impl Split {
     /// None: it is whole.
     fn read(header: &Header) -> Result<Option<Self>, Error> {
-        let [no, count, tensors] = KEYS.map(|key| header.size(key));
-        let (no, count, tensors) = (no?, count?, tensors?);
+        let (no, count) = (header.size(NO)?, header.size(COUNT)?);
         let Some(count) = count else {
             return match no {
                 None => Ok(None),
@@ -116,7 +114,7 @@ impl Split {
         let expected = || format!("a number below {COUNT} {count}");
         let no = no.ok_or_else(|| header.error(NO, expected(), "none"))?;
         match no < count {
-            true => Ok(Some(Self { no, count, tensors })),
+            true => Ok(Some(Self { no, count })),
             false => Err(header.error(NO, expected(), no)),
         }
     }
@@ -127,12 +125,13 @@ pub(super) fn open(path: &Path) -> Result<(Header, Vec<Shard>), Error> {
     let label = path.display().to_string();
     let missing = || Error::Missing { place: label.clone(), expected: "a GGUF file".into() };
     let (header, shard) = read(path)?.ok_or_else(missing)?;
-    let Some(split) = Split::read(&header)? else { return Ok((header, vec![shard])) };
-    let file = path.file_name().unwrap_or_default().to_string_lossy();
-    let Some(name) = ShardName::parse(&file) else {
-        let Split { no, count, .. } = split;
+    let Some(Split { no, count }) = Split::read(&header)? else {
+        return Ok((header, vec![shard]));
+    };
+    let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let Some(name) = ShardName::parse(file) else {
         if count == 1 {
-            check_tensors(&header, split)?;
+            check_tensors(&header)?;
             return Ok((header, vec![shard]));
         }
         let expected = format!("a name that ends with -{:05}-of-{count:05}.gguf", no + 1);
@@ -157,9 +156,7 @@ pub(super) fn open(path: &Path) -> Result<(Header, Vec<Shard>), Error> {
         }
     }
     let whole = whole.ok_or_else(missing)?;
-    if let Some(split) = Split::read(&whole)? {
-        check_tensors(&whole, split)?;
-    }
+    check_tensors(&whole)?;
     Ok((whole, shards))
 }
 
@@ -214,10 +211,10 @@ fn join(whole: &mut Header, part: Header, shards: &[Shard]) -> Result<(), Error>
     Ok(())
 }
 
-/// That there are as many tensors in all as a file says.
-fn check_tensors(whole: &Header, split: Split) -> Result<(), Error> {
+/// That there are as many tensors in all as the first file says.
+fn check_tensors(whole: &Header) -> Result<(), Error> {
     let count = whole.tensors.len();
-    match split.tensors {
+    match whole.size(TENSORS)? {
         Some(said) if said != count => {
             let expected = format!("{count}, which is how many tensors there are in all");
             Err(whole.error(TENSORS, expected, said))
