@@ -454,6 +454,33 @@ fn one_file_of_a_repository() {
     assert_eq!(hub.asked().iter().filter(|asked| asked.method == "GET").count(), 1);
 }
 
+/// Whichever file of a split one is named, all of them are fetched.
+#[test]
+fn a_split_file_is_fetched_with_its_others() {
+    let file = golden("llama-gguf").join("llama-tiny-q8_0.gguf");
+    let content = fs::read(&file).expect("read");
+    let (hub, cache) = (Hub::empty(), Cache::new());
+    hub.put(COMMIT, "q8/a-00002-of-00003.gguf", content);
+    hub.put(COMMIT, "q8/a-00001-of-00003.gguf", vec![1; 10]);
+    let run = || cache.run(&hub, "hf:o/n/q8/a-00002-of-00003.gguf");
+    run().fails(&["q8/a-00003-of-00003.gguf", "no such file"]);
+    let (hub, cache) = (hub, Cache::new());
+    hub.put(COMMIT, "q8/a-00003-of-00003.gguf", vec![3; 10]);
+    hub.asked();
+    // The file that is named says nothing about others, so that it is read alone.
+    let run = cache.run(&hub, "hf:o/n/q8/a-00002-of-00003.gguf");
+    assert_eq!(tokens(&run.json()), expected(&file));
+    let asked = hub.asked().into_iter().filter(|asked| asked.method == "GET");
+    let mut asked: Vec<_> = asked.map(|asked| asked.path).collect();
+    asked.sort();
+    assert_eq!(asked.len(), 3, "{asked:?}");
+    for (i, path) in asked.iter().enumerate() {
+        assert!(path.ends_with(&format!("q8/a-0000{}-of-00003.gguf", i + 1)), "{asked:?}");
+    }
+    let offline = cache.offline(&hub, "hf:o/n/q8/a-00001-of-00003.gguf");
+    offline.fails(&["a-00001-of-00003.gguf", "GGUF"]);
+}
+
 #[test]
 fn names_that_lead_out_of_the_cache_are_refused() {
     let (hub, cache) = (Hub::of(tiny(1).path()), Cache::new());

@@ -29,6 +29,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use draftproof_model::load::Gguf;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
@@ -64,7 +65,11 @@ pub(crate) fn fetch(text: &str) -> Result<PathBuf> {
     let mut repository = Repository { name: &name, cache, client, commit: String::new() };
     repository.commit = repository.resolve(first)?;
     let path = repository.need(first)?;
-    if name.file.is_some() {
+    if let Some(file) = &name.file {
+        // Of a split file, whichever was named, all are read.
+        for shard in Gguf::shards(file).into_iter().flatten() {
+            repository.need(&shard)?;
+        }
         return Ok(path);
     }
     for file in BESIDE {

@@ -7,7 +7,8 @@
 //! tokenizer_config.json ▶ ChatTemplate
 //! generation_config.json ▶ GenerationConfig
 //! ```
-//! A [`Model`] is all of it. A [GGUF file](load::Gguf) has all of it in one. Files are hostile input: nothing is allocated on a file's word alone,
+//! A [`Model`] is all of it. A [GGUF file](load::Gguf) has all of it in one, or in several that it
+//! was split into. Files are hostile input: nothing is allocated on a file's word alone,
 //! what is not supported is refused by name, and every failure is an [`Error`] that says what was
 //! expected, what was found, and where.
 //!

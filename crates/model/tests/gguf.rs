@@ -1,7 +1,7 @@
 use std::fs;
 
 use draftproof_decode::{LanguageModel, Token};
-use draftproof_kernels::quant::{BlockFormat, Blocks, dequantise};
+use draftproof_kernels::quant::BlockFormat;
 use draftproof_model::{Model, WeightType, chat::Message};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::{
     gguf_file::{
         GgufFile, GgufTensor, TEXT, array, bytes_of, number, open, refusal, text, text_item,
     },
-    support::{Reference, TOLERANCE, bits, cpu, distance, feed, golden, tokens},
+    support::{self, Reference, TOLERANCE, cpu, distance, feed, golden, tokens},
 };
 
 const F32: &str = "llama-tiny-f32.gguf";
@@ -22,9 +22,7 @@ fn golden_model(name: &str) -> Model {
 
 /// The logits of the reference's ids.
 fn logits(model: Model) -> Vec<u32> {
-    let mut model = model.into_language_model();
-    let sequence = model.open().unwrap();
-    bits(&feed(&mut model, sequence, &Reference::of("llama").ids("input_ids")))
+    support::logits("llama", model)
 }
 
 #[test]
@@ -51,20 +49,7 @@ fn a_file_and_a_folder_of_the_same_weights_give_the_same_bits() {
 /// Blocks in memory are their values, to the last bit, through the whole model.
 #[test]
 fn blocks_give_the_bits_of_their_values() {
-    let mut wide = GgufFile::golden(Q8);
-    for tensor in &mut wide.tensors {
-        if tensor.kind == 8 {
-            let blocks = tensor.dims.iter().product::<u64>() as usize / 32;
-            let blocks = Blocks::new(BlockFormat::Q8_0, &tensor.data[..34 * blocks]);
-            let mut values = vec![0.0; blocks.len()];
-            dequantise(blocks, &mut values);
-            *tensor = GgufTensor {
-                kind: 0,
-                data: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-                ..tensor.clone()
-            };
-        }
-    }
+    let wide = GgufFile::golden(Q8).widened();
     let narrow = golden_model(Q8);
     assert_eq!(narrow.weight_type(), WeightType::Blocks(BlockFormat::Q8_0));
     assert_eq!(narrow.weight_type().to_string(), "Q8_0");
@@ -183,6 +168,29 @@ fn a_sentence_piece_tokenizer_in_a_file() {
     check(0, "aé", &["a", "<0xC3>", "<0xA9>"]);
     // A token that is defined by hand comes before any merge.
     check(0, "a   b", &["a", "▁▁▁", "b"]);
+}
+
+/// Names of ways to cut a text into words: of the digits of a number three are a word, or all.
+#[test]
+fn words_are_cut_as_their_name_says() {
+    let list = ["<s>", "1", "2", "3", "4", "12", "34", "123"];
+    let kind = |token: &str| if token == "<s>" { 3 } else { 1 };
+    let list = list.map(|token| (token, 0.0, kind(token)));
+    let merges: Vec<u8> = ["3 4", "1 2", "12 3"].iter().flat_map(|merge| text(merge)).collect();
+    for (pre, expected) in [
+        ("gpt-2", &[5, 6][..]),
+        ("smaug-bpe", &[7, 4]),
+        ("dbrx", &[7, 4]),
+        ("llama-bpe", &[0, 7, 4]),
+    ] {
+        let more = [
+            ("pre", text_item(pre)),
+            ("merges", array(TEXT, 3, &merges)),
+            ("bos_token_id", number(0)),
+        ];
+        let model = with_tokenizer("gpt2", &list, &more).open().unwrap();
+        assert_eq!(model.tokenizer().unwrap().encode("1234").unwrap(), tokens(expected), "{pre}");
+    }
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::{fs, io::Write};
 
+use draftproof_kernels::quant::{BlockFormat, Blocks, dequantise};
 use draftproof_model::{Error, Model};
+use half::f16;
 use tempfile::NamedTempFile;
 
 use crate::support::{cpu, golden};
@@ -130,6 +132,30 @@ impl GgufFile {
     pub(crate) fn tensor(&mut self, name: &str) -> &mut GgufTensor {
         let found = self.tensors.iter_mut().find(|tensor| tensor.name == name);
         found.unwrap_or_else(|| panic!("{name}"))
+    }
+
+    /// The file with all tensors in F32.
+    pub(crate) fn widened(mut self) -> Self {
+        for GgufTensor { dims, kind, data, .. } in &mut self.tensors {
+            let count = dims.iter().product::<u64>() as usize;
+            let values: Vec<f32> = match kind {
+                0 => continue,
+                1 => {
+                    let pairs = data[..2 * count].chunks_exact(2);
+                    pairs.map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+                }
+                8 => {
+                    let blocks = Blocks::new(BlockFormat::Q8_0, &data[..34 * count / 32]);
+                    let mut values = vec![0.0; blocks.len()];
+                    dequantise(blocks, &mut values);
+                    values
+                }
+                other => panic!("type {other}"),
+            };
+            *kind = 0;
+            *data = values.into_iter().flat_map(f32::to_le_bytes).collect();
+        }
+        self
     }
 
     /// The file, with `spoil` at work on the offsets of the tensors.

@@ -1,11 +1,11 @@
 use std::fs;
 
-use draftproof_decode::{LanguageModel, Token, lm::Pass};
+use draftproof_decode::{LanguageModel, Token};
 use draftproof_model::{Model, WeightType, config::ModelConfig};
 use serde_json::Value;
 
 use crate::support::{
-    CHECKPOINTS, LOOPED, Reference, TOLERANCE, argmax, cpu, distance, feed, golden, open,
+    CHECKPOINTS, LOOPED, Reference, TOLERANCE, cpu, distance, feed, golden, greedy, open,
 };
 
 fn check_schedule(name: &str, cuts: &[usize], expected: &str) {
@@ -49,26 +49,13 @@ fn logits_in_blocks_are_the_reference() {
     }
 }
 
-fn greedy(name: &str, prompt: &[Token], count: usize) -> Vec<Token> {
-    let mut model = open(name);
-    let sequence = model.open().unwrap();
-    let mut next = prompt.to_vec();
-    let mut out = Vec::new();
-    while out.len() < count {
-        let pass = Pass { sequence, tokens: &next, rows: 1 };
-        let token = argmax(model.forward(&[pass]).unwrap()[0].row(0));
-        out.push(token);
-        next = vec![token];
-    }
-    out
-}
-
 #[test]
 fn greedy_text_is_the_reference() {
     for name in CHECKPOINTS {
         let reference = Reference::of(name);
         let expected = reference.ids("greedy_ids");
-        assert_eq!(greedy(name, &reference.ids("input_ids"), expected.len()), expected, "{name}");
+        let found = greedy(&mut open(name), &reference.ids("input_ids"), expected.len());
+        assert_eq!(found, expected, "{name}");
     }
 }
 
@@ -88,7 +75,7 @@ fn greedy_text_of_prompts_is_the_reference() {
             [("pair-target", "target_greedy_ids"), ("pair-draft", "draft_greedy_ids")]
         {
             let expected = ids(&case[expected]);
-            assert_eq!(greedy(name, &prompt, expected.len()), expected, "{name}");
+            assert_eq!(greedy(&mut open(name), &prompt, expected.len()), expected, "{name}");
         }
     }
 }

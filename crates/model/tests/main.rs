@@ -15,8 +15,14 @@ mod fable;
 mod families;
 /// GGUF files: the same logits as a folder's; files that lie are refused.
 mod gguf;
+/// Golden folders as GGUF files.
+mod gguf_convert;
+/// GGUF files of other families: the same logits as their folders'.
+mod gguf_families;
 /// GGUF files to take apart.
 mod gguf_file;
+/// GGUF files in several: the same as the whole; files that do not belong together are refused.
+mod gguf_split;
 /// The reference checkpoints: same logits, same greedy text as transformers.
 mod golden;
 /// Files that lie: refused with a message, never a panic.

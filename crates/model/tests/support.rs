@@ -97,6 +97,13 @@ pub(crate) fn feed(model: &mut dyn LanguageModel, sequence: SequenceId, tokens: 
     model.forward(&[pass]).unwrap().remove(0)
 }
 
+/// The bits of a model's logits of the ids in a golden folder.
+pub(crate) fn logits(name: &str, model: Model) -> Vec<u32> {
+    let mut model = model.into_language_model();
+    let sequence = model.open().unwrap();
+    bits(&feed(&mut model, sequence, &Reference::of(name).ids("input_ids")))
+}
+
 /// The largest difference between `found` and the rows of `expected` from `first` on. NaN is
 /// infinitely far from everything.
 pub(crate) fn distance(found: &Rows, expected: &Rows, first: usize) -> f32 {
@@ -113,6 +120,20 @@ pub(crate) fn bits(rows: &Rows) -> Vec<u32> {
 pub(crate) fn argmax(row: &[f32]) -> Token {
     let best = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a)));
     Token::at(best.unwrap())
+}
+
+/// What follows a prompt when the likeliest token is taken each time.
+pub(crate) fn greedy(model: &mut dyn LanguageModel, prompt: &[Token], count: usize) -> Vec<Token> {
+    let sequence = model.open().unwrap();
+    let mut next = prompt.to_vec();
+    let mut out = Vec::new();
+    while out.len() < count {
+        let pass = Pass { sequence, tokens: &next, rows: 1 };
+        let token = argmax(model.forward(&[pass]).unwrap()[0].row(0));
+        out.push(token);
+        next = vec![token];
+    }
+    out
 }
 
 /// A copy of a golden folder that a test may damage.

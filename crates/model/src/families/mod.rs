@@ -66,6 +66,13 @@ pub const SUPPORTED: [&str; FAMILIES.len()] = {
     names
 };
 
+/// What files of the family `model_type` call a field of this crate.
+pub(crate) fn own_name<'a>(model_type: &str, field: &'a str) -> &'a str {
+    let family = FAMILIES.into_iter().find(|family| family.model_type == model_type);
+    let aliases = family.map_or(&[][..], |family| family.aliases);
+    aliases.iter().find(|(ours, _)| *ours == field).map_or(field, |(_, theirs)| theirs)
+}
+
 /// The family's name, and the configuration, checked.
 pub(crate) fn parse(
     file: &str,

@@ -1,6 +1,7 @@
 //! Phi-3: Llama with fused matrices and, if the file says so, a window on all layers.
 //!
-//! Files for long contexts ask for `longrope`, which is refused.
+//! Files for long contexts ask for `longrope`, which is refused; so are heads of which only a part is
+//! rotated.
 
 use super::{
     Family,

@@ -55,7 +55,7 @@ impl Shard {
     fn view(&mut self, start: u64, count: usize) -> Result<MapView, Error> {
         let shared = match &mut self.shared {
             Some(shared) => shared,
-            None => self.shared.insert(self.blob.share(self.data_start)?),
+            None => self.shared.insert(self.blob.share(self.data_start, self.blob.len())?),
         };
         // The file may have shrunk since its length was read.
         let cut_off = || Error::Io {

@@ -129,12 +129,13 @@ impl Blob {
         }
     }
 
-    /// Everything from `origin` on, to be shared; it begins at a cache line if it was copied.
-    pub(crate) fn share(&mut self, origin: u64) -> Result<Shared, Error> {
+    /// Everything from `origin` on, to be shared; it begins at a cache line if it was copied, which
+    /// files are not if all that a model has, `total` bytes, are too many.
+    pub(crate) fn share(&mut self, origin: u64, total: u64) -> Result<Shared, Error> {
         let size = self.len().saturating_sub(origin) as usize;
         let failed = |path: &Path, source| Error::Io { path: path.into(), source };
         match self {
-            Self::File { path, file, len } if cfg!(target_os = "linux") && *len <= RESIDENT => {
+            Self::File { path, file, .. } if cfg!(target_os = "linux") && total <= RESIDENT => {
                 let map = Map::resident(size, |bytes| {
                     file.seek(SeekFrom::Start(origin))?;
                     file.read_exact(bytes)

@@ -6,7 +6,7 @@
 use draftproof_kernels::norm::RmsForm;
 use serde_json::{Map, Value, json};
 
-use super::header::Header;
+use super::{super::tensor_error, header::Header};
 use crate::{
     Error,
     config::ModelConfig,
@@ -23,6 +23,8 @@ struct Architecture {
     model_type: &'static str,
     /// Entries beyond the common ones.
     reads: &'static [&'static str],
+    /// Whether the two halves of each pair of a query or key head lie side by side.
+    interleaved: bool,
     names: Names,
 }
 
@@ -48,23 +50,78 @@ const NAMES: Names = Names {
     ..Names::LLAMA
 };
 
+/// Of files that keep query, key and value in one tensor, and what is in the feed-forward block (gate
+/// and up, or up alone) in another.
+const FUSED: Names = Names { query_key_value: &["attn_qkv"], mlp_in: &["ffn_up"], ..NAMES };
+
 /// Frequencies that Llama 3's scaling gives, as a tensor of divisors.
 pub(super) const ROPE_DIVISORS: &str = "rope_freqs.weight";
 
-const SOFTCAPS: [&str; 3] =
-    ["attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping"];
+/// The same for contexts that were stretched (longrope): one set of divisors for short texts, one for
+/// long ones.
+const LONG_DIVISORS: [&str; 2] = ["rope_factors_long.weight", "rope_factors_short.weight"];
 
-const ARCHITECTURES: [Architecture; 5] = [
+const WINDOW: &str = "attention.sliding_window";
+const LAYER_EPSILON: &str = "attention.layer_norm_epsilon";
+const SOFTCAPS: [&str; 3] = [WINDOW, "attn_logit_softcapping", "final_logit_softcapping"];
+
+const ARCHITECTURES: [Architecture; 8] = [
     Architecture {
         name: "llama",
         model_type: "llama",
-        reads: &[],
+        reads: &[WINDOW],
+        interleaved: true,
         names: Names { buffers: &[ROPE_DIVISORS], ..NAMES },
     },
-    Architecture { name: "qwen2", model_type: "qwen2", reads: &[], names: NAMES },
-    Architecture { name: "qwen3", model_type: "qwen3", reads: &[], names: NAMES },
-    Architecture { name: "gemma2", model_type: "gemma2", reads: &SOFTCAPS, names: NAMES },
-    Architecture { name: "gemma3", model_type: "gemma3_text", reads: &SOFTCAPS, names: NAMES },
+    Architecture {
+        name: "qwen2",
+        model_type: "qwen2",
+        reads: &[],
+        interleaved: false,
+        names: NAMES,
+    },
+    Architecture {
+        name: "qwen3",
+        model_type: "qwen3",
+        reads: &[],
+        interleaved: false,
+        names: NAMES,
+    },
+    Architecture {
+        name: "gemma2",
+        model_type: "gemma2",
+        reads: &SOFTCAPS,
+        interleaved: false,
+        names: NAMES,
+    },
+    Architecture {
+        name: "gemma3",
+        model_type: "gemma3_text",
+        reads: &SOFTCAPS,
+        interleaved: false,
+        names: NAMES,
+    },
+    Architecture {
+        name: "phi3",
+        model_type: "phi3",
+        reads: &[WINDOW],
+        interleaved: false,
+        names: FUSED,
+    },
+    Architecture {
+        name: "smollm3",
+        model_type: "smollm3",
+        reads: &[],
+        interleaved: true,
+        names: NAMES,
+    },
+    Architecture {
+        name: "gpt2",
+        model_type: "gpt2",
+        reads: &[LAYER_EPSILON],
+        interleaved: false,
+        names: FUSED,
+    },
 ];
 
 /// Entries that all architectures may have.
@@ -105,6 +162,10 @@ pub(super) fn read(
         let known = ARCHITECTURES.each_ref().map(|known| known.name).join(", ");
         return Err(header.error(KEY, format!("one of {known}"), format!("{found:?}")));
     };
+    if let Some(name) = LONG_DIVISORS.into_iter().find(|name| header.tensors.contains_key(*name)) {
+        let expected = "no divisors for long contexts (longrope), which are not supported";
+        return Err(tensor_error(header.label(), name, expected, "some"));
+    }
     refuse_unknown(header, architecture)?;
     let json = Entries { header, architecture: architecture.name }.json(architecture)?;
     let (model_type, mut transformer) = families::parse(header.label(), &json)?;
@@ -114,8 +175,9 @@ pub(super) fn read(
         transformer.norm = NormForm::Rms(RmsForm::Llama);
     }
     if let Some(divisors) = divisors()? {
+        let count = transformer.ropes.len();
         let [rope] = &mut transformer.ropes[..] else {
-            return Err(header.error(ROPE_DIVISORS, "one rotation for all layers", "more"));
+            return Err(header.error(ROPE_DIVISORS, "one rotation for all layers", count));
         };
         *rope = llama3(header, *rope, transformer.head_dim, &divisors)?;
     }
@@ -131,7 +193,7 @@ pub(super) fn read(
         // The end of a turn ends a text too.
         eos: [id("eos")?, id("eot")?].into_iter().flatten().collect(),
     };
-    Ok(Config { model, interleaved: architecture.name == "llama" })
+    Ok(Config { model, interleaved: architecture.interleaved })
 }
 
 fn refuse_unknown(header: &Header, architecture: &Architecture) -> Result<(), Error> {
@@ -184,11 +246,17 @@ impl Entries<'_> {
         let table = format!("{}.weight", NAMES.embedding);
         let vocab = tensors.get(&table).map_or(0, |table| table.shape[0]);
         let bias = has("blk.0.attn_q.bias");
+        let window = self.size(WINDOW)?;
+        let model_type = match (architecture.name, window) {
+            // Mistral has no name of its own there.
+            ("llama", Some(1..)) => "mistral",
+            _ => architecture.model_type,
+        };
         let mut json = Map::new();
         let mut put = |field: &str, value: Value| {
-            json.insert(field.into(), value);
+            json.insert(families::own_name(model_type, field).into(), value);
         };
-        put("model_type", architecture.model_type.into());
+        put("model_type", model_type.into());
         put("vocab_size", vocab.into());
         put("hidden_size", hidden.into());
         put("num_hidden_layers", layers.into());
@@ -200,6 +268,7 @@ impl Entries<'_> {
         put("tie_word_embeddings", (!has(&format!("{}.weight", NAMES.head))).into());
         let numbers = [
             ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+            ("rms_norm_eps", LAYER_EPSILON),
             ("rope_theta", "rope.freq_base"),
             ("attn_logit_softcapping", "attn_logit_softcapping"),
             ("final_logit_softcapping", "final_logit_softcapping"),
@@ -209,14 +278,19 @@ impl Entries<'_> {
                 put(field, number.into());
             }
         }
-        if let Some(window) = self.size("attention.sliding_window")? {
-            put("sliding_window", window.into());
+        if let Some(window) = window {
+            // 0 is none, and silence is what the family makes of it.
+            put("sliding_window", if window == 0 { Value::Null } else { window.into() });
         }
         if let Some(scaling) = self.scaling()? {
             put("rope_scaling", scaling);
         }
+        if architecture.name == "smollm3" {
+            // Files do not say which layers do without rotation: it is every fourth in llama.cpp.
+            put("no_rope_layer_interval", 4.into());
+        }
         match architecture.name {
-            "llama" => {
+            "llama" | "smollm3" => {
                 put("attention_bias", bias.into());
                 put("mlp_bias", has("blk.0.ffn_gate.bias").into());
             }
@@ -285,7 +359,7 @@ fn llama3(
     let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-3 * b.abs();
     if expected.len() != divisors.len() || !divisors.iter().zip(&expected).all(near) {
         let wanted = "the divisors of Llama 3's rope scaling";
-        return Err(crate::load::tensor_error(header.label(), ROPE_DIVISORS, wanted, "others"));
+        return Err(tensor_error(header.label(), ROPE_DIVISORS, wanted, "others"));
     }
     Ok(scaled)
 }

@@ -44,7 +44,9 @@ pub(crate) struct TensorInfo {
     /// Row-major, the outer dimension first: the file has them the other way round.
     pub(crate) shape: Vec<usize>,
     pub(crate) weight_type: WeightType,
-    /// From the beginning of the file.
+    /// Which of the files of a split one has it, from 0.
+    pub(crate) shard: usize,
+    /// From the beginning of that file.
     pub(crate) start: u64,
     pub(crate) bytes: usize,
 }
@@ -229,7 +231,7 @@ impl Reader<'_> {
         let (Some(shape), Some(bytes)) = (shape, bytes) else {
             return error(&format!("rows of whole {weight_type} blocks"), format!("{dims:?}"));
         };
-        Ok((TensorInfo { shape, weight_type, start: 0, bytes }, offset))
+        Ok((TensorInfo { shape, weight_type, shard: 0, start: 0, bytes }, offset))
     }
 }
 
@@ -336,6 +338,16 @@ impl Header {
     /// The keys of the metadata.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         self.metadata.keys().map(String::as_str)
+    }
+
+    /// Whether `other` says the same about `key`.
+    pub(crate) fn agrees(&self, other: &Self, key: &str) -> bool {
+        self.stored(key) == other.stored(key)
+    }
+
+    fn stored(&self, key: &str) -> Option<(Kind, Option<usize>, &[u8])> {
+        let Item { kind, count, place } = self.metadata.get(key)?;
+        Some((*kind, *count, &self.bytes[place.clone()]))
     }
 
     /// SHA-256 of the metadata whose keys `choose` wants.

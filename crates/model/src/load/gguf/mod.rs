@@ -1,4 +1,4 @@
-//! GGUF: one file with metadata, tokenizer and weights.
+//! GGUF: one file with metadata, tokenizer and weights, or several that it was split into.
 //!
 //! Weights stay as they are stored: blocks of a few bits a value, bf16 or f32, on the file's bytes
 //! shared by all tensors. f16 is widened once; so is everything for a device whose kernels read no
@@ -6,6 +6,7 @@
 
 mod config;
 mod header;
+mod shards;
 mod tokenizer;
 
 use std::{
@@ -21,24 +22,20 @@ use draftproof_kernels::{
 };
 use sha2::{Digest, Sha256};
 
-use super::{
-    WeightType, Weights, check_size, hash_pieces,
-    source::{Blob, Shared, open_file},
-    tensor_error,
-};
+use super::{WeightType, Weights, check_size, hash_pieces, tensor_error};
 use crate::{
     ChatTemplate, Error, Tokenizer,
     config::{ModelConfig, TransformerConfig},
 };
 use header::{Header, TensorInfo};
+use shards::{Shard, ShardName};
 
-/// A GGUF file, checked against its own metadata.
+/// A GGUF file, checked against its own metadata; a split one as a whole.
 #[derive(Debug)]
 pub struct Gguf {
+    /// The metadata of the first file, and the tensors of all.
     header: Header,
-    blob: Blob,
-    /// The data, once a matrix was asked for.
-    shared: Option<Shared>,
+    shards: Vec<Shard>,
     config: ModelConfig,
     /// Rows of each query and key head, of which the two halves of each pair lie side by side.
     interleaved: bool,
@@ -48,28 +45,26 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Opens a file and checks that its tensors are those its metadata ask for.
+    /// Opens a file, and the others if it is one of several, and checks that the tensors are those
+    /// the metadata ask for.
     ///
     /// # Errors
     /// If it cannot be read, is no GGUF file of version 2 or 3, is cut off, says what cannot be, or
-    /// holds a model that is not supported; the message names file and tensor or entry.
+    /// holds a model that is not supported; if one of several is missing or belongs to others. The
+    /// message names file and tensor or entry.
     pub fn open(path: &Path, device: &Device) -> Result<Self, Error> {
-        let label = path.display().to_string();
-        let missing = || Error::Missing { place: label.clone(), expected: "a GGUF file".into() };
-        let mut blob = open_file(path)?.ok_or_else(missing)?;
-        let header = Header::read(&label, &mut blob)?;
+        let (header, mut shards) = shards::open(path)?;
         let divisors = || match header.tensors.get(config::ROPE_DIVISORS) {
             None => Ok(None),
             Some(info) => {
-                let bytes = blob.read(info.start, info.bytes)?;
+                let bytes = shards[info.shard].read(info.start, info.bytes)?;
                 Ok(Some(info.weight_type.widen(&bytes)))
             }
         };
         let config::Config { model, interleaved } = config::read(&header, divisors)?;
         let mut gguf = Self {
             header,
-            blob,
-            shared: None,
+            shards,
             config: model,
             interleaved,
             device: device.clone(),
@@ -78,6 +73,14 @@ impl Gguf {
         };
         gguf.check()?;
         Ok(gguf)
+    }
+
+    /// The names of all files of a split one, in order, if `file` is what one of them is called
+    /// (`NAME-00002-of-00003.gguf`): a path to it leads to the others with their names in its place.
+    #[must_use]
+    pub fn shards(file: &str) -> Option<Vec<String>> {
+        let name = ShardName::parse(file)?;
+        Some((1..=name.count).map(|number| name.of(number)).collect())
     }
 
     /// What the metadata say about the model.
@@ -114,18 +117,20 @@ impl Gguf {
         tokenizer::chat_template(&self.header)
     }
 
-    /// SHA-256 of the metadata about the model, and of those about the tokenizer.
+    /// SHA-256 of the metadata about the model, and of those about the tokenizer: the same however
+    /// a file is split.
     pub(crate) fn digests(&self) -> [[u8; 32]; 2] {
         let about_text = |key: &str| key.starts_with("tokenizer.");
-        [self.header.digest(|key| !about_text(key)), self.header.digest(about_text)]
+        let about_model = |key: &str| !about_text(key) && !shards::KEYS.contains(&key);
+        [self.header.digest(about_model), self.header.digest(about_text)]
     }
 
     /// SHA-256 over the names, types, shapes and values of all tensors, as for a checkpoint.
     pub(crate) fn fingerprint(&mut self) -> Result<[u8; 32], Error> {
         let mut hash = Sha256::new();
-        for (name, TensorInfo { shape, weight_type, start, bytes }) in &self.header.tensors {
+        for (name, TensorInfo { shape, weight_type, shard, start, bytes }) in &self.header.tensors {
             hash.update(format!("{name} {weight_type:?} {shape:?}\n"));
-            hash_pieces(&mut hash, &mut self.blob, *start, *bytes)?;
+            hash_pieces(&mut hash, self.shards[*shard].blob(), *start, *bytes)?;
         }
         Ok(hash.finalize().into())
     }
@@ -143,7 +148,8 @@ impl Gguf {
         let spare = |name: &&String| !used.contains(*name) && !buffers.contains(&name.as_str());
         if let Some(name) = self.header.tensors.keys().find(spare) {
             let expected = "no tensor that the metadata have no use for";
-            return Err(tensor_error(self.header.label(), name, expected, "one"));
+            let label = self.shards[self.header.tensors[name].shard].label();
+            return Err(tensor_error(label, name, expected, "one"));
         }
         self.parameters = by_type.values().sum();
         let most = by_type.into_iter().max_by_key(|&(_, count)| count);
@@ -152,12 +158,12 @@ impl Gguf {
     }
 
     fn find(&self, name: &str, shape: &[usize]) -> Result<&TensorInfo, Error> {
-        let label = self.header.label();
+        let expected = format!("shape {shape:?}");
         let Some(info) = self.header.tensors.get(name) else {
-            return Err(tensor_error(label, name, format!("shape {shape:?}"), "no such tensor"));
+            return Err(tensor_error(self.header.label(), name, expected, "no such tensor"));
         };
         if info.shape != shape {
-            let (expected, found) = (format!("shape {shape:?}"), format!("{:?}", info.shape));
+            let (label, found) = (self.shards[info.shard].label(), format!("{:?}", info.shape));
             return Err(tensor_error(label, name, expected, found));
         }
         Ok(info)
@@ -176,23 +182,19 @@ impl Gguf {
         })
     }
 
-    /// The bytes of some rows of `width` bytes of a tensor, as they lie or in [`order`](Self::order).
+    /// The bytes of some rows of `width` bytes of a tensor that begins at `start` of `shard`, as they
+    /// lie or in [`order`](Self::order).
     fn view(
         &mut self,
         name: &str,
-        start: u64,
+        (shard, start): (usize, u64),
         width: usize,
         rows: Range<usize>,
     ) -> Result<MapView, Error> {
         let order = self.order(name);
-        let shared = match &mut self.shared {
-            Some(shared) => shared,
-            None => {
-                let first = self.header.tensors.values().map(|info| info.start).min();
-                self.shared.insert(self.blob.share(first.unwrap_or(0))?)
-            }
-        };
-        let failed = |source| Error::Io { path: self.header.label().into(), source };
+        let total = self.shards.iter_mut().map(|shard| shard.blob().len()).sum();
+        let (label, shared) = self.shards[shard].shared(total)?;
+        let failed = |source| Error::Io { path: label.into(), source };
         let Some(order) = order else {
             let start = start + (rows.start * width) as u64;
             // The file may have shrunk since its length was read.
@@ -214,9 +216,9 @@ impl Gguf {
 
 impl Weights for Gguf {
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<TensorData, Error> {
-        let &TensorInfo { weight_type, start, bytes, .. } = self.find(name, shape)?;
+        let &TensorInfo { weight_type, shard, start, bytes, .. } = self.find(name, shape)?;
         let rows = shape[0];
-        let bytes = self.view(name, start, bytes / rows, 0..rows)?;
+        let bytes = self.view(name, (shard, start), bytes / rows, 0..rows)?;
         Ok(TensorData::new(weight_type.widen(&bytes), shape.to_vec()))
     }
 
@@ -225,9 +227,9 @@ impl Weights for Gguf {
     }
 
     fn rows(&mut self, name: &str, shape: [usize; 2], rows: Range<usize>) -> Result<Matrix, Error> {
-        let &TensorInfo { weight_type, start, bytes, .. } = self.find(name, &shape)?;
+        let &TensorInfo { weight_type, shard, start, bytes, .. } = self.find(name, &shape)?;
         let (width, shape) = (bytes / shape[0], [rows.len(), shape[1]]);
-        let bytes = self.view(name, start, width, rows)?;
+        let bytes = self.view(name, (shard, start), width, rows)?;
         let device = &self.device;
         let dtype = match weight_type {
             WeightType::F32 => Some(DType::F32),
@@ -238,7 +240,7 @@ impl Weights for Gguf {
             _ => None,
         };
         let held = shape.iter().product::<usize>() * dtype.map_or(4, |dtype| dtype.size());
-        check_size(device, self.header.label(), name, held)?;
+        check_size(device, self.shards[shard].label(), name, held)?;
         let Some(dtype) = dtype else {
             let data = TensorData::new(weight_type.widen(&bytes), shape);
             return Ok(Matrix::Float(Tensor::from_data(data, device)));

@@ -262,18 +262,25 @@ impl Cut {
         begins: false,
     };
 
-    const ALL: [Self; 4] = [
+    /// Phi-4 has a name of others for its words, and so has SmolLM3.
+    const LLAMA3: Self = Self {
+        names: &["dbrx", "smaug-bpe"],
+        words: Some(concat!(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}",
+            r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        )),
+        ..Self::GPT2
+    };
+
+    const ALL: [Self; 5] = [
         Self::GPT2,
         Self { names: &["smollm"], digits: true, ..Self::GPT2 },
+        Self::LLAMA3,
         Self {
             names: &["llama-bpe", "llama3", "llama-v3"],
             whole_words_first: true,
-            words: Some(concat!(
-                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}",
-                r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-            )),
             begins: true,
-            ..Self::GPT2
+            ..Self::LLAMA3
         },
         Self {
             names: &["qwen2"],
