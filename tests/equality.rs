@@ -121,7 +121,7 @@ fn quantized_drafts_change_no_text() {
             let stats = |key: &str| found["stats"][key].as_u64().expect("a count");
             let copy = draft.contains("quantized");
             let share = stats("accepted") as f64 / stats("drafted") as f64;
-            assert!(share > if copy { 0.8 } else { 0.2 }, "{rule} {draft}: {share}");
+            assert!(share > if copy { 0.6 } else { 0.2 }, "{rule} {draft}: {share}");
         }
     }
     // Sampled: near the target's law, and not it.

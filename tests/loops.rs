@@ -74,6 +74,7 @@ fn the_built_in_model_drafts_for_itself() {
     // What needs no draft has one only if asked.
     let said = fable("--temperature 0").ok().stderr;
     assert!(said.contains("ngram"), "{said}");
+    generate("x --model builtin:grimm").fails(&["\"grimm\"", "expected one of fable, fable-loop"]);
     fable("--drafter model").fails(&["--drafter model needs --draft-model"]);
 }
 

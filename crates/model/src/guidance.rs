@@ -93,6 +93,31 @@ mod tests {
         let mut last = [2.1, 2.0];
         extrapolate(&mut last, &[2.0, 1.0], 0.5);
         assert!((last[0] - 2.15).abs() < 1e-6 && (last[1] - 2.5).abs() < 1e-6, "{last:?}");
+        // Both loops prefer token 0, the guided law token 1.
+        assert!(last[1] > last[0]);
+    }
+
+    /// `W(h + w(h − k)) = Wh + w(Wh − Wk)`: with a linear readout the two forms are one law. With a norm
+    /// before it, as in every family here, they are two (see `tests/looped.rs` for the models).
+    #[test]
+    fn the_forms_agree_where_the_readout_is_linear() {
+        const W: [[f32; 2]; 3] = [[1.0, -2.0], [0.5, 3.0], [-1.5, 0.25]];
+        let [last, reference] = [[0.75, -1.25], [0.5, 0.5]];
+        let forms = |norm: bool| {
+            let read = |state: [f32; 2]| {
+                let square = state.iter().map(|x| x * x).sum::<f32>() / 2.0;
+                let scale = if norm { square.sqrt().recip() } else { 1.0 };
+                W.map(|row| row.iter().zip(state).map(|(w, x)| w * x * scale).sum::<f32>())
+            };
+            let mut logits = read(last);
+            extrapolate(&mut logits, &read(reference), 0.5);
+            let mut state = last;
+            extrapolate(&mut state, &reference, 0.5);
+            let pairs = logits.into_iter().zip(read(state));
+            pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+        };
+        assert!(forms(false) < 1e-6, "{}", forms(false));
+        assert!(forms(true) > 0.1, "{}", forms(true));
     }
 
     #[test]
