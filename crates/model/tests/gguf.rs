@@ -111,6 +111,20 @@ fn with_tokenizer(model: &str, list: &[(&str, f32, i32)], more: &[(&str, Vec<u8>
     file
 }
 
+/// `none` and `no_vocab` are llama.cpp's words for models of ids only, which have no list of tokens.
+#[test]
+fn a_file_may_say_that_it_has_no_tokenizer() {
+    for kind in ["none", "no_vocab"] {
+        let mut file = GgufFile::golden(F32);
+        file.items.retain(|(key, _)| !key.starts_with("tokenizer."));
+        file.items.push(("tokenizer.ggml.model".into(), text_item(kind)));
+        assert!(file.open().expect("a model").tokenizer().is_none(), "{kind}");
+        let list = [("<s>", 0.0, 3), ("a", 0.0, 1)];
+        let file = with_tokenizer(kind, &list, &[]);
+        assert!(file.open().expect("a model").tokenizer().is_none(), "{kind} and tokens");
+    }
+}
+
 /// The template in a file is rendered with the file's own special tokens.
 #[test]
 fn the_chat_template_in_a_file() {

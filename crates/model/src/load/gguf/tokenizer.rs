@@ -45,7 +45,11 @@ type Pairs = Vec<(String, String)>;
 
 /// The tokenizer, if the file has one.
 pub(super) fn read(header: &Header) -> Result<Option<Tokenizer>, Error> {
-    let Some(kind) = header.text(MODEL)? else { return Ok(None) };
+    let kind = match header.text(MODEL)? {
+        // A model of ids only.
+        None | Some("no_vocab" | "none") => return Ok(None),
+        Some(kind) => kind,
+    };
     let tokens = header.texts(TOKENS)?.unwrap_or_default();
     if tokens.is_empty() {
         return Err(header.error(TOKENS, "at least one token", "none"));
@@ -54,7 +58,6 @@ pub(super) fn read(header: &Header) -> Result<Option<Tokenizer>, Error> {
     match kind {
         "gpt2" => vocabulary.byte_level().map(Some),
         "llama" => vocabulary.sentence_piece().map(Some),
-        "no_vocab" | "none" => Ok(None),
         other => {
             let expected = "\"gpt2\" (byte-level BPE) or \"llama\" (SentencePiece)";
             Err(header.error(MODEL, expected, format!("{other:?}")))
