@@ -14,6 +14,8 @@ use draftproof_decode::{
     verify::{BlockRule, Coupled, FastWatermark, Rejection, Verifier},
 };
 
+use draftproof_model::Model;
+
 use crate::{
     args::{DraftLenArgument, DrafterKind, VerifyRule},
     settings::Models,
@@ -32,8 +34,8 @@ pub(crate) fn verifier(rule: VerifyRule) -> &'static dyn Verifier {
 /// with the row-invariant kernels.
 const ROW_COST: f64 = 0.10;
 
-/// `auto` weighs costs that follow from the shapes: a draft step reads the bytes of the draft's weights,
-/// a verify pass the target's, those of looped layers once a loop.
+/// `auto` weighs costs that follow from the shapes: a draft step reads the draft's weights, a verify
+/// pass the target's, those of looped layers once a loop ([`Model::pass_cost`]).
 pub(crate) fn draft_len(argument: DraftLenArgument, models: &Models) -> DraftLength {
     match argument {
         DraftLenArgument::Fixed(length) => DraftLength::Fixed(usize::from(length)),
@@ -43,8 +45,8 @@ pub(crate) fn draft_len(argument: DraftLenArgument, models: &Models) -> DraftLen
 
 /// The costs that `auto` weighs.
 pub(crate) fn costs(models: &Models) -> CostModel {
-    let draft = models.draft.as_ref().map_or(0, |draft| draft.bytes_run());
-    let draft_step = draft as f64 / models.target.bytes_run() as f64;
+    let draft = models.draft.as_ref().map_or(0.0, Model::pass_cost);
+    let draft_step = draft / models.target.pass_cost();
     CostModel { draft_step, row: ROW_COST }
 }
 

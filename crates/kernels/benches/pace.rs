@@ -43,8 +43,8 @@ const ALL: &[usize] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 64, 512];
 const FEW: &[usize] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16];
 
 /// The formats that files use most.
-const FORMATS: [BlockFormat; 4] =
-    [BlockFormat::Q8_0, BlockFormat::Q5_0, BlockFormat::Q4_K, BlockFormat::Q6_K];
+const FORMATS: [BlockFormat; 5] =
+    [BlockFormat::Q8_0, BlockFormat::Q4_0, BlockFormat::Q5_0, BlockFormat::Q4_K, BlockFormat::Q6_K];
 
 const SETS: [Set; 6] = [
     Set { name: "small", format: None, outputs: 4096, inputs: 256, copies: 1, rows: ALL },

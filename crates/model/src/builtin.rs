@@ -72,7 +72,7 @@ pub fn has_draft(name: &str) -> bool {
 
 pub(crate) fn source(name: &str, role: Role) -> Result<Source, Error> {
     let found = ALL.iter().filter(|builtin| builtin.name == name);
-    let found = found.filter_map(|builtin| match role {
+    let mut found = found.filter_map(|builtin| match role {
         Role::Target => Some(builtin.target),
         Role::Draft => builtin.draft,
     });
@@ -82,6 +82,6 @@ pub(crate) fn source(name: &str, role: Role) -> Result<Source, Error> {
         names.join(", ")
     };
     let unknown = || Error::Builtin { name: name.into(), available: available() };
-    let (name, files) = found.last().ok_or_else(unknown)?;
+    let (name, files) = found.next().ok_or_else(unknown)?;
     Ok(Source::Embedded { name: name.into(), files })
 }

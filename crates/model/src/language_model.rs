@@ -128,6 +128,12 @@ impl TransformerModel {
         self.depth.as_ref().and_then(|depth| depth.guidance)
     }
 
+    /// Whether most weights are blocks in memory, as their file has them or as a copy was made.
+    #[must_use]
+    pub fn in_blocks(&self) -> bool {
+        self.network.in_blocks()
+    }
+
     /// The bytes of weights that a pass uses again: of looped layers once for each loop but the first,
     /// and of what reads out a reference beside the last loop.
     #[must_use]
@@ -245,15 +251,7 @@ impl TransformerModel {
             return error("one of Q4_0, Q4_1, Q5_0, Q5_1, Q8_0", format.to_string());
         }
         let mut network = self.network.clone();
-        let mut failure = None;
-        network.matrices(&mut |matrix| {
-            if let Err(error) = matrix.quantise(format) {
-                failure.get_or_insert(error);
-            }
-        });
-        if let Some(failure) = failure {
-            return Err(failure);
-        }
+        network.quantise(format, &self.device)?;
         Ok(Self {
             network,
             ropes: self.ropes.clone(),

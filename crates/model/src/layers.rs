@@ -67,20 +67,11 @@ impl From<Matrix> for MatrixParam {
 }
 
 impl MatrixParam {
-    fn val(&self) -> Matrix {
+    pub(crate) fn val(&self) -> Matrix {
         match self {
             Self::Float(weight) => Matrix::Float(weight.val()),
             Self::Blocks(BlockParam { bytes, format }) => Matrix::Blocks(bytes.val(), *format),
         }
-    }
-
-    /// Puts the values into blocks of `format`, if the inputs are whole blocks.
-    pub(crate) fn quantise(&mut self, format: BlockFormat) -> Result<(), Error> {
-        let blocks = self.val().quantised(format);
-        if let Some(blocks) = blocks.map_err(|error| Error::Backend(error.to_string()))? {
-            *self = blocks.into();
-        }
-        Ok(())
     }
 }
 

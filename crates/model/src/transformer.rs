@@ -10,11 +10,18 @@
 //! A pass serves several sequences: their rows lie one after the other in `[n, hidden]`, go through
 //! the linear maps together, and part only in attention, where each sees its own cache.
 
+use std::fmt::Display;
+
 use burn::{
     module::{Module, ModuleVisitor, Param},
-    tensor::{Int, Tensor},
+    tensor::{Device, Int, Tensor},
 };
-use draftproof_kernels::{attention::AttentionRule, burn as kernels};
+use draftproof_kernels::{
+    attention::AttentionRule,
+    burn::{self as kernels, Matrix},
+    map::Map,
+    quant::BlockFormat,
+};
 
 use crate::{
     Error,
@@ -26,6 +33,9 @@ use crate::{
     loops::Looped,
     mlp::{Inward, Mlp, MlpConfig},
 };
+
+/// The bytes of a cache line, at which each matrix of blocks begins.
+const LINE: usize = 64;
 
 /// The rows of one sequence within a pass.
 #[derive(Clone, Copy, Debug)]
@@ -304,8 +314,55 @@ impl Transformer {
         self.head.as_ref().unwrap_or(&self.embedding).bytes()
     }
 
+    /// Whether most of what a pass reads is blocks.
+    pub(crate) fn in_blocks(&self) -> bool {
+        /// Bytes.
+        struct Blocks(u64);
+        impl ModuleVisitor for Blocks {
+            fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+                self.0 += param.val().shape().num_elements() as u64;
+            }
+        }
+        let mut blocks = Blocks(0);
+        self.visit(&mut blocks);
+        2 * blocks.0 > bytes(self)
+    }
+
+    /// Puts every matrix of which a pass reads all into blocks of `format`, where its inputs are whole
+    /// blocks.
+    ///
+    /// # Errors
+    /// If values cannot be read from the device, or there is no memory for the blocks.
+    pub(crate) fn quantise(&mut self, format: BlockFormat, device: &Device) -> Result<(), Error> {
+        let failed = |error: &dyn Display| Error::Backend(error.to_string());
+        let mut parts = Vec::new();
+        self.matrices(&mut |matrix| parts.push(matrix.val().quantised(format)));
+        let parts: Vec<Option<Vec<u8>>> =
+            parts.into_iter().collect::<Result<_, _>>().map_err(|error| failed(&error))?;
+        // One behind the other in large pages: see `load` about what small ones cost.
+        let size = parts.iter().flatten().map(|part| part.len().next_multiple_of(LINE)).sum();
+        let map = Map::resident(size, |mut bytes| {
+            for part in parts.iter().flatten() {
+                let (here, rest) = bytes.split_at_mut(part.len().next_multiple_of(LINE));
+                here[..part.len()].copy_from_slice(part);
+                bytes = rest;
+            }
+            Ok(())
+        });
+        let map = map.map_err(|error| failed(&error))?;
+        let (mut parts, mut start) = (parts.into_iter(), 0);
+        self.matrices(&mut |matrix| {
+            let Some(part) = parts.next().flatten() else { return };
+            let (values, view) = (matrix.val(), map.view(start..start + part.len()));
+            start += part.len().next_multiple_of(LINE);
+            let shape = [values.outputs(), values.inputs()];
+            *matrix = Matrix::blocks(view, shape, format, device).into();
+        });
+        Ok(())
+    }
+
     /// Shows `visit` every matrix of which a pass reads all.
-    pub(crate) fn matrices(&mut self, visit: &mut Visit<'_>) {
+    fn matrices(&mut self, visit: &mut Visit<'_>) {
         for layer in &mut self.layers {
             layer.attention.matrices(visit);
             layer.mlp.matrices(visit);

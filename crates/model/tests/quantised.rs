@@ -54,6 +54,9 @@ fn bytes_are_those_of_the_blocks() {
         let expected = matrices / 32 * format.bytes() as u64 + 13 * 256 * 4;
         assert_eq!(copy.pass_bytes(), expected, "{format}");
         assert_eq!(copy.bytes_run(), expected);
+        // Each value costs half a byte more, a few vectors nothing.
+        let cost = copy.pass_cost() - expected as f64 - 0.5 * matrices as f64;
+        assert!((0.0..5000.0).contains(&cost), "{format}: {cost}");
         assert_eq!(copy.parameters(), fable.parameters());
     }
     let again = fable.quantised(BlockFormat::Q8_0).unwrap();

@@ -79,32 +79,36 @@ impl Matrix {
         }
     }
 
-    /// The same values in blocks of `format`, or None if the inputs are not whole blocks, they are in
-    /// blocks of this format already, or it is not one of [`BlockFormat::WRITTEN`].
+    /// The number of inputs.
+    #[must_use]
+    pub fn inputs(&self) -> usize {
+        match self {
+            Self::Float(weight) => weight.dims()[1],
+            Self::Blocks(bytes, format) => bytes.dims()[1] / format.bytes() * format.values(),
+        }
+    }
+
+    /// The bytes of the same values in blocks of `format`, or None if the inputs are not whole blocks,
+    /// they are in blocks of this format already, or it is not one of [`BlockFormat::WRITTEN`].
     ///
     /// # Errors
     /// If the values cannot be read from the device.
-    pub fn quantised(&self, format: BlockFormat) -> Result<Option<Self>, TensorReadError> {
-        let (values, device, outputs) = match self {
+    pub fn quantised(&self, format: BlockFormat) -> Result<Option<Vec<u8>>, TensorReadError> {
+        if format.row_bytes(self.inputs()).is_none() {
+            return Ok(None);
+        }
+        let values = match self {
             Self::Blocks(_, held) if *held == format => return Ok(None),
             Self::Blocks(bytes, held) => {
                 let data = bytes.clone().try_into_vec_as::<u8>()?;
                 let blocks = Blocks::new(*held, &data);
                 let mut values = vec![0.0; blocks.len()];
                 dequantise(blocks, &mut values);
-                (values, bytes.device(), bytes.dims()[0])
+                values
             }
-            Self::Float(weight) => {
-                let values = weight.clone().try_into_vec_as::<f32>()?;
-                (values, weight.device(), weight.dims()[0])
-            }
+            Self::Float(weight) => weight.clone().try_into_vec_as::<f32>()?,
         };
-        let inputs = values.len() / outputs.max(1);
-        if format.row_bytes(inputs).is_none() {
-            return Ok(None);
-        }
-        let blocks = quantise(&values, format);
-        Ok(blocks.map(|blocks| Self::blocks(blocks, [outputs, inputs], format, &device)))
+        Ok(quantise(&values, format))
     }
 
     pub(super) fn into_dispatch(self) -> MatrixOf<Dispatch> {
