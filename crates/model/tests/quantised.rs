@@ -56,7 +56,7 @@ fn bytes_are_those_of_the_blocks() {
         assert_eq!(copy.bytes_run(), expected);
         // Each value costs half a byte more, a few vectors nothing.
         let cost = copy.pass_cost() - expected as f64 - 0.5 * matrices as f64;
-        assert!((0.0..5000.0).contains(&cost), "{format}: {cost}");
+        assert!((0.0..13_000.0).contains(&cost), "{format}: {cost}");
         assert_eq!(copy.parameters(), fable.parameters());
     }
     let again = fable.quantised(BlockFormat::Q8_0).unwrap();
