@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{Run, draftproof, generate, golden, tokens};
+use crate::harness::{Run, draftproof, generate, golden, read_json, tokens};
 
 const LOOPED: [&str; 4] = ["ouro", "huginn", "parcae", "looped-qwen3"];
 const PROMPT: [u32; 6] = [17, 250, 3, 99, 181, 42];
@@ -76,6 +76,44 @@ fn the_built_in_model_drafts_for_itself() {
     assert!(said.contains("ngram"), "{said}");
     generate("x --model builtin:grimm").fails(&["\"grimm\"", "expected one of fable, fable-loop"]);
     fable("--drafter model").fails(&["--drafter model needs --draft-model"]);
+}
+
+/// `--loop-cfg` on a Qwen3 whose file does not say that it loops: the text of the one whose file does,
+/// under a hash of its own.
+#[test]
+fn a_plain_qwen3_may_be_told_to_loop() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut config = read_json(golden("looped-qwen3").join("config.json"));
+    let said = config.as_object_mut().expect("an object").remove("loop_cfg").expect("the field");
+    for file in ["model.safetensors", "generation_config.json"] {
+        let from = golden("looped-qwen3").join(file);
+        if from.exists() {
+            std::fs::copy(from, folder.path().join(file)).expect("copied");
+        }
+    }
+    std::fs::write(folder.path().join("config.json"), config.to_string()).expect("written");
+    let plain = |command: Run| command.model(folder.path());
+    let words = "--temperature 0 --drafter early-exit --ignore-eos --max-tokens 16";
+    let told = plain(generate(words).ids(&PROMPT).arg("--loop-cfg").arg(said.to_string())).json();
+    let expected = generate(words).ids(&PROMPT).model(&golden("looped-qwen3")).json();
+    assert_eq!(tokens(&told), tokens(&expected));
+    let hash = |run: Run| plain(run).json()["hash"].clone();
+    let without = hash(draftproof("contract"));
+    let with = hash(draftproof("contract").arg("--loop-cfg").arg(said.to_string()));
+    assert!(without.is_string() && with.is_string() && without != with, "{without} {with}");
+
+    for (loop_cfg, needle) in
+        [("[1]", "expected a JSON object"), (r#"{"start": 1}"#, "loop_cfg"), ("{", "--loop-cfg")]
+    {
+        let run = generate("--max-tokens 1").ids(&PROMPT).arg("--loop-cfg").arg(loop_cfg);
+        plain(run).fails(&[needle]);
+    }
+    let run = |model: Run| model.arg("--loop-cfg").arg(said.to_string());
+    run(generate("x --model builtin:fable")).fails(&["--loop-cfg is for folders"]);
+    for other in ["llama", "ouro"] {
+        let found = run(generate("--max-tokens 1").ids(&PROMPT).model(&golden(other)));
+        found.fails(&["--loop-cfg: expected a Qwen3 model", other]);
+    }
 }
 
 /// A trace of a guided text with rejection holds, and says so.

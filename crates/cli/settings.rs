@@ -18,6 +18,8 @@ use draftproof_model::{
     pair::{self, Pairing},
 };
 
+use serde_json::{Map, Value};
+
 #[cfg(feature = "remote")]
 use draftproof_model::Runner;
 
@@ -44,8 +46,7 @@ impl Models {
     /// A target without a draft.
     pub(crate) fn alone(name: &str, arguments: &ModelArguments) -> Result<Self> {
         prepare(arguments);
-        let mut target = open(name, Role::Target, &arguments.device)?;
-        set_loops(&mut target, &arguments.loops)?;
+        let target = open_again(name, arguments, &arguments.device)?;
         Ok(Self { target, draft: None, map: None, drafter: DrafterKind::None })
     }
 
@@ -165,9 +166,17 @@ pub(crate) fn open_draft(name: &str, arguments: &ModelArguments) -> Result<Model
 
 /// A target once more, with the kernels chosen by now, on any device.
 pub(crate) fn open_again(name: &str, arguments: &ModelArguments, device: &str) -> Result<Model> {
-    let mut model = open(name, Role::Target, device)?;
+    let mut model = open_with(name, Role::Target, device, &loop_cfg(&arguments.loops)?)?;
     set_loops(&mut model, &arguments.loops)?;
     Ok(model)
+}
+
+/// The field that `--loop-cfg` adds to a configuration.
+fn loop_cfg(arguments: &LoopArguments) -> Result<Map<String, Value>> {
+    let Some(json) = &arguments.loop_cfg else { return Ok(Map::new()) };
+    let object: Map<String, Value> = serde_json::from_str(json)
+        .with_context(|| format!("--loop-cfg: expected a JSON object, found {json:?}"))?;
+    Ok(Map::from_iter([("loop_cfg".to_owned(), Value::Object(object))]))
 }
 
 /// In Huginn's family the first loops still carry the initial state.
@@ -234,6 +243,20 @@ pub(crate) fn place(name: &str) -> Result<Place> {
 }
 
 pub(crate) fn open(name: &str, role: Role, device_name: &str) -> Result<Model> {
+    open_with(name, role, device_name, &Map::new())
+}
+
+fn open_with(
+    name: &str,
+    role: Role,
+    device_name: &str,
+    fields: &Map<String, Value>,
+) -> Result<Model> {
+    let in_folder = ![SYNTHETIC, BUILTIN].iter().any(|prefix| name.starts_with(prefix));
+    ensure!(
+        fields.is_empty() || in_folder,
+        "--loop-cfg is for folders with a config.json, not for {name}"
+    );
     if let Some(name) = name.strip_prefix(SYNTHETIC) {
         return Ok(Model::synthetic(name, &device::open(device_name)?)?);
     }
@@ -242,7 +265,7 @@ pub(crate) fn open(name: &str, role: Role, device_name: &str) -> Result<Model> {
         Model::builtin(name, role, place)?
     } else if let Some(repository) = name.strip_prefix(hub::PREFIX) {
         let path = hub::fetch(repository).with_context(|| name.to_owned())?;
-        Model::open(&path, place)?.called(name)
+        Model::open_with(&path, place, fields)?.called(name)
     } else {
         let path = Path::new(name);
         ensure!(
@@ -250,8 +273,13 @@ pub(crate) fn open(name: &str, role: Role, device_name: &str) -> Result<Model> {
             "no model at {name}: expected builtin:fable, a folder with config.json and \
              model.safetensors, a GGUF file, or hf:OWNER/NAME"
         );
-        Model::open(path, place)?
+        Model::open_with(path, place, fields)?
     };
+    ensure!(
+        fields.is_empty() || model.config().model_type == "qwen3",
+        "--loop-cfg: expected a Qwen3 model, found {name} of the family {}",
+        model.config().model_type
+    );
     if let Some(full) = model.cut_context() {
         eprintln!(
             "note: a buffer of {device_name} holds the cache of {} positions, not of the {full} that \

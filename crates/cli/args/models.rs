@@ -50,6 +50,10 @@ pub(crate) struct LoopArguments {
     /// How many times the looped layers run [default: as the model says].
     #[arg(long, value_name = "R")]
     pub(crate) loops: Option<usize>,
+    /// Run a part of a Qwen3's layers several times, as if its config.json had this field: a JSON object
+    /// with start, end (exclusive), K and damping [default: 1/K].
+    #[arg(long, value_name = "JSON")]
+    pub(crate) loop_cfg: Option<String>,
     /// Guide the last loop by an earlier one (LoopCD): the text then follows the guided law.
     #[arg(long, value_enum, value_name = "FORM", requires = "guidance_weight")]
     pub(crate) loop_guidance: Option<GuidanceForm>,

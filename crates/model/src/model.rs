@@ -1,10 +1,11 @@
 //! [`Model`]: everything that a folder says about a model.
 
-use std::{path::Path, sync::Arc};
+use std::{borrow::Cow, path::Path, sync::Arc};
 
 use burn::{module::Module, tensor::Device};
 use draftproof_decode::{LanguageModel, Token};
 use draftproof_kernels::{burn as kernels, quant::BlockFormat};
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -57,13 +58,30 @@ impl Model {
     /// If a file is missing, malformed, or asks for what is not supported; if the worker is not
     /// there, or has no such model.
     pub fn open(path: &Path, place: impl Into<Place>) -> Result<Self, Error> {
+        Self::open_with(path, place, &Map::new())
+    }
+
+    /// As [`open`](Self::open), of a folder whose `config.json` is read as if it had these `fields` too:
+    /// settings that are the user's and not a checkpoint's, such as `loop_cfg`
+    /// ([`families::qwen3`](crate::families)). They are part of the model's [`Identity`].
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and if it is a GGUF file and there are fields.
+    pub fn open_with(
+        path: &Path,
+        place: impl Into<Place>,
+        fields: &Map<String, Value>,
+    ) -> Result<Self, Error> {
         // `.` and `..` have a name only once they are resolved.
         let resolved = path.canonicalize();
         let resolved = resolved.map_err(|source| Error::Io { path: path.into(), source })?;
         let name = resolved.file_name().unwrap_or(resolved.as_os_str());
         let name = name.to_string_lossy().into_owned();
         if resolved.is_dir() {
-            Self::load(name, &Source::Folder(path.into()), &place.into())
+            Self::load(name, &Source::Folder(path.into()), &place.into(), fields)
+        } else if let Some(field) = fields.keys().next() {
+            let expected = format!("a folder with config.json, for {field}");
+            Err(Error::file(&path.display().to_string(), expected, "a file"))
         } else {
             Self::load_gguf(name, path, &place.into())
         }
@@ -75,15 +93,22 @@ impl Model {
     /// If there is none of that name and role, and as [`open`](Self::open) about workers.
     pub fn builtin(name: &str, role: Role, place: impl Into<Place>) -> Result<Self, Error> {
         let source = builtin::source(name, role)?;
-        Self::load(source.place(), &source, &place.into())
+        Self::load(source.place(), &source, &place.into(), &Map::new())
     }
 
-    fn load(name: String, source: &Source, place: &Place) -> Result<Self, Error> {
+    fn load(
+        name: String,
+        source: &Source,
+        place: &Place,
+        fields: &Map<String, Value>,
+    ) -> Result<Self, Error> {
         let json = |file: &str| source.read(file, MAX_CONFIG);
         let Some(bytes) = json("config.json")? else {
             return Err(Error::Missing { place: source.place(), expected: "config.json".into() });
         };
-        let mut config = ModelConfig::parse(&source.label("config.json"), &bytes)?;
+        let label = source.label("config.json");
+        let bytes = with_fields(&label, bytes, fields)?;
+        let mut config = ModelConfig::parse(&label, &bytes)?;
         let file = "generation_config.json";
         let generation_config = match json(file)? {
             Some(bytes) => GenerationConfig::parse(&source.label(file), &bytes)?,
@@ -518,6 +543,21 @@ fn hex(bytes: &[u8]) -> String {
 /// The bytes of all weights, less tables of which a pass reads single rows only.
 fn pass_bytes(network: &Transformer) -> u64 {
     bytes(network) - network.table_bytes()
+}
+
+/// A configuration with more fields; what it said of them before does not count.
+fn with_fields<'a>(
+    label: &str,
+    bytes: Cow<'a, [u8]>,
+    fields: &Map<String, Value>,
+) -> Result<Cow<'a, [u8]>, Error> {
+    if fields.is_empty() {
+        return Ok(bytes);
+    }
+    let parsed = serde_json::from_slice(&bytes);
+    let mut all: Map<String, Value> = parsed.map_err(|source| Error::json(label, source))?;
+    all.extend(fields.clone());
+    Ok(Cow::Owned(Value::Object(all).to_string().into_bytes()))
 }
 
 fn load_tokenizer(source: &Source) -> Result<Option<Tokenizer>, Error> {

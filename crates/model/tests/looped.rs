@@ -139,6 +139,30 @@ fn given_initial_states_are_the_reference() {
     assert!(here(open("ouro")).set_initial_states(Tensor::zeros([4, 64], &cpu())).is_err());
 }
 
+/// What a checkpoint does not say, its user may: the same rows and the same identity of weights as from
+/// a file that says it, and another configuration than without.
+#[test]
+fn fields_may_come_from_the_user() {
+    let copy = Copy::of("looped-qwen3");
+    let mut said = serde_json::Map::new();
+    copy.edit("config.json", |json| {
+        let loop_cfg = json.remove("loop_cfg").unwrap();
+        said.insert("loop_cfg".into(), loop_cfg);
+    });
+    let plain = copy.open().unwrap();
+    assert_eq!(plain.loops(), None);
+    let model = Model::open_with(copy.path(), &cpu(), &said).unwrap();
+    assert_eq!(model.identity().weights, plain.identity().weights);
+    assert_ne!(model.identity().config, plain.identity().config);
+    let ids = Reference::of("looped-qwen3").ids("input_ids");
+    let [found, expected] = [model.into_language_model(), open("looped-qwen3")]
+        .map(|model| bits(&rows(&mut here(model), &ids, &[ids.len()])[0]));
+    assert!(found == expected);
+    said["loop_cfg"]["end"] = 99.into();
+    let refused = Model::open_with(copy.path(), &cpu(), &said).unwrap_err().to_string();
+    assert!(refused.contains("loop_cfg") && refused.contains("end 99"), "{refused}");
+}
+
 #[test]
 fn all_layers_of_qwen3_may_loop() {
     let copy = Copy::of("looped-qwen3");
