@@ -304,23 +304,30 @@ fn a_file_is_written_whole_or_not_at_all() {
     assert_eq!(report["settings"][0]["label"], "default");
 }
 
-/// The command of the README, word for word.
+/// The commands of the README, word for word; no guidance is the plain model, figure for figure.
 #[test]
-fn the_readme_s_command_runs() {
+fn the_readme_s_commands_run() {
     const BEFORE: &str = "cargo run --release -- evaluate ";
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).expect("README.md");
     let commands: Vec<&str> = readme.lines().filter_map(|line| line.strip_prefix(BEFORE)).collect();
-    assert!(!commands.is_empty(), "no command of evaluate in README.md");
-    for command in commands {
+    assert_eq!(commands.len(), 2, "commands of evaluate in README.md: samplers, and guidance");
+    for (command, labels) in commands.into_iter().zip([&["cool"][..], &["w0", "two-guided"]]) {
         // What stands between quotes is one argument.
         let parts = command.split('\'').enumerate();
         let run = parts.fold(draftproof("evaluate"), |run, (i, part)| {
             if i % 2 == 0 { run.words(part) } else { run.arg(part) }
         });
         let shown = run.ok().stdout;
-        for needle in ["plain", "cool", "log-likelihood", "self-overlap", "tokens/s"] {
+        for needle in ["plain", "log-likelihood", "self-overlap", "tokens/s"].iter().chain(labels) {
             assert!(shown.contains(needle), "{needle}: {shown}");
+        }
+        if labels.contains(&"w0") {
+            let line = shown.lines().find(|line| line.starts_with("log-likelihood a token, raw"));
+            let figures: Vec<&str> = line.expect("a line").split_whitespace().skip(4).collect();
+            assert_eq!(figures.len(), 5, "{shown}");
+            assert_eq!(figures[0], figures[1], "{shown}");
+            assert!(figures[2..].iter().all(|figure| *figure != figures[0]), "{shown}");
         }
     }
 }
