@@ -220,15 +220,7 @@ impl TransformerModel {
             let (model, found) = (name.into(), loops.to_string());
             return Err(Error::Setting { model, setting: "draft loops", expected, found });
         }
-        let mut early = Self {
-            network: self.network.clone(),
-            ropes: self.ropes.clone(),
-            device: self.device.clone(),
-            depth: self.depth.clone(),
-            holes: self.holes.clone(),
-            sequences: BTreeMap::new(),
-            ..*self
-        };
+        let mut early = self.beside(self.network.clone());
         early.set_loops(name, loops, None)?;
         Ok(early)
     }
@@ -252,7 +244,12 @@ impl TransformerModel {
         }
         let mut network = self.network.clone();
         network.quantise(format, &self.device)?;
-        Ok(Self {
+        Ok(self.beside(network))
+    }
+
+    /// A draft made of this model: the same settings, no sequence open.
+    fn beside(&self, network: Transformer) -> Self {
+        Self {
             network,
             ropes: self.ropes.clone(),
             device: self.device.clone(),
@@ -260,7 +257,7 @@ impl TransformerModel {
             holes: self.holes.clone(),
             sequences: BTreeMap::new(),
             ..*self
-        })
+        }
     }
 
     pub(crate) fn network(&self) -> &Transformer {

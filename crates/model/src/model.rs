@@ -352,18 +352,7 @@ impl Model {
             return Err(not_here(&self.name, "draft loops"));
         };
         let early = model.early_exit(&self.name, loops)?;
-        Ok(Self {
-            name: format!("{} after loop {loops}", self.name),
-            config: self.config.clone(),
-            generation_config: self.generation_config.clone(),
-            tokenizer: self.tokenizer.clone(),
-            chat_template: self.chat_template.clone(),
-            eos: self.eos.clone(),
-            unknown_eos: self.unknown_eos.clone(),
-            identity: self.identity.clone(),
-            runner: Runner::Here(Box::new(early)),
-            ..*self
-        })
+        Ok(self.beside(format!("{} after loop {loops}", self.name), early))
     }
 
     /// The same model with its matrices in blocks of `format`: a draft that needs no second download.
@@ -377,22 +366,27 @@ impl Model {
             return Err(not_here(&self.name, "a quantised copy"));
         };
         let copy = model.quantised(&self.name, format)?;
-        let identity = &self.identity;
-        let weights = hex(&Sha256::digest(format!("{} {format}", identity.weights)));
-        Ok(Self {
-            name: format!("{} in {format}", self.name),
+        let weights = hex(&Sha256::digest(format!("{} {format}", self.identity.weights)));
+        let pass_bytes = pass_bytes(copy.network());
+        let beside = self.beside(format!("{} in {format}", self.name), copy);
+        let identity = Identity { weights, ..beside.identity.clone() };
+        Ok(Self { identity, weight_type: WeightType::Blocks(format), pass_bytes, ..beside })
+    }
+
+    /// A draft made of this model.
+    fn beside(&self, name: String, model: TransformerModel) -> Self {
+        Self {
+            name,
             config: self.config.clone(),
             generation_config: self.generation_config.clone(),
             tokenizer: self.tokenizer.clone(),
             chat_template: self.chat_template.clone(),
             eos: self.eos.clone(),
             unknown_eos: self.unknown_eos.clone(),
-            identity: Identity { weights, ..identity.clone() },
-            weight_type: WeightType::Blocks(format),
-            pass_bytes: pass_bytes(copy.network()),
-            runner: Runner::Here(Box::new(copy)),
+            identity: self.identity.clone(),
+            runner: Runner::Here(Box::new(model)),
             ..*self
-        })
+        }
     }
 
     /// The context that the files say, if the device's limit for one buffer allows less for the

@@ -6,7 +6,7 @@ use draftproof_decode::{
 use draftproof_model::{Form, Guidance, Model, Runner, Strength, TransformerModel};
 
 use crate::support::{
-    Copy, LOOPED, Reference, TOLERANCE, argmax, bits, cpu, distance, feed, golden, open,
+    Copy, LOOPED, Reference, TOLERANCE, bits, cpu, distance, feed, golden, greedy, open,
 };
 
 const R: usize = 4;
@@ -47,19 +47,6 @@ fn assert_near(model: &mut TransformerModel, name: &str, expected: &Rows, tolera
             done += rows.len();
         }
     }
-}
-
-fn greedy(model: &mut TransformerModel, prompt: &[Token], count: usize) -> Vec<Token> {
-    let sequence = model.open().unwrap();
-    let mut next = prompt.to_vec();
-    let mut out = Vec::new();
-    while out.len() < count {
-        let pass = Pass { sequence, tokens: &next, rows: 1 };
-        let token = argmax(model.forward(&[pass]).unwrap()[0].row(0));
-        out.push(token);
-        next = vec![token];
-    }
-    out
 }
 
 #[test]
