@@ -9,7 +9,6 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use draftproof_decode::{
     Dist, Sampler, Settings, Token,
     dist::{acceptance, overlap, residual},
-    exp::exp,
     noise::{ChaCha, Noise, RoundNoise, Seed},
     sampler::Prefix,
     watermark::{GValues, Hashed, Key, Mode, Scheme, StoredKey, Variant, Watermark},
@@ -46,7 +45,7 @@ fn law(settings: &Settings, logits: &[f32]) -> Dist {
 fn sort_everything(logits: &[f32], p: f64) -> Vec<(usize, f64)> {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut weights: Vec<(usize, f64)> =
-        logits.iter().map(|&z| exp(f64::from(z - max) / 0.8)).enumerate().collect();
+        logits.iter().map(|&z| (f64::from(z - max) / 0.8).exp()).enumerate().collect();
     let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
     weights.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     let mut before = 0.0;

@@ -96,6 +96,12 @@ impl Dist {
         Ok(Self { vocab, form: Form::Dense(weights), total })
     }
 
+    /// As [`dense`](Self::dense), for weights whose sum is known.
+    pub(crate) fn dense_of(weights: Vec<u64>, total: u64) -> Self {
+        debug_assert_eq!(checked_total(weights.len(), &weights), Ok(total));
+        Self { vocab: weights.len(), form: Form::Dense(weights), total }
+    }
+
     /// The distribution over `0..vocab` with weight `weights[j]` for token `ids[j]`, 0 for others.
     ///
     /// # Errors
@@ -211,25 +217,8 @@ impl Dist {
     #[must_use]
     pub fn at(&self, u: u64) -> Token {
         assert!(u < self.total, "a draw needs u < W, not {u} of {}", self.total);
-        // Block sums vectorise; only the block that holds the answer is walked.
-        const BLOCK: usize = 64;
-        let weights = self.weights();
-        let mut below = 0u64;
-        for (b, block) in weights.chunks(BLOCK).enumerate() {
-            // Part of the total, so it cannot overflow.
-            let sum = block.iter().fold(0u64, |sum, &weight| sum.wrapping_add(weight));
-            if u - below >= sum {
-                below += sum;
-                continue;
-            }
-            for (j, weight) in block.iter().enumerate() {
-                if u - below < *weight {
-                    return self.id(b * BLOCK + j);
-                }
-                below += weight;
-            }
-        }
-        unreachable!("the weights sum to the total, which exceeds u")
+        let place = widest(At { weights: self.weights(), u });
+        self.id(place.expect("the weights sum to the total, which exceeds u"))
     }
 
     /// The entropy in bits, `Σ −p log2 p`, to nine digits (a figure for people; no decision uses it).
@@ -363,57 +352,26 @@ pub fn acceptance(p: &Dist, q: &Dist, x: Token) -> Fraction {
 /// then every token that `q` can draw is accepted with certainty.
 #[must_use]
 pub fn residual(p: &Dist, q: &Dist) -> Option<Residual> {
-    // Totals stay u64 up to each product, so that the compiler sees that none can overflow.
-    let (p_total, q_total) = (p.total, q.total);
-    let excess = |p_weight: u64, q_weight: u64| {
-        let a = u128::from(p_weight) * u128::from(q_total);
-        let b = u128::from(q_weight) * u128::from(p_total);
-        a.checked_sub(b).filter(|&excess| excess > 0)
-    };
-    let (mut ids, mut weights) = (Vec::new(), Vec::new());
-    if let (Form::Dense(p_weights), Form::Dense(q_weights)) = (&p.form, &q.form) {
-        let places = may_exceed(p_weights, p.total, q_weights, q.total);
-        ids.reserve(places.len());
-        weights.reserve(places.len());
-        for place in places {
-            let q_weight = q_weights.get(place).copied().unwrap_or(0);
-            if let Some(excess) = excess(p_weights[place], q_weight) {
-                ids.push(Token::at(place).0);
-                weights.push(excess);
-            }
-        }
+    let mut parts = Parts { totals: [p.total, q.total], ..Parts::default() };
+    let ids = if let (Form::Dense(p), Form::Dense(q)) = (&p.form, &q.form) {
+        parts.fill_dense(p, q);
+        None
     } else {
         // Only where p has weight can p exceed q.
         let mut q_weights = Cursor::new(q);
+        let mut ids = Vec::new();
         for (token, weight) in p.support() {
-            if let Some(excess) = excess(weight, q_weights.weight(token)) {
+            let q_weight = q_weights.weight(token);
+            if parts.exceeds(weight, q_weight) {
                 ids.push(token.0);
-                weights.push(excess);
+                parts.p.push(weight);
+                parts.q.push(q_weight);
             }
         }
-    }
-    let total = weights.iter().sum();
-    (total > 0).then_some(Residual { ids, weights, total })
-}
-
-/// The places where p may exceed q: all where it does, and those too close to tell in `f64`, whose
-/// four roundings are far below the margin. Spares most wide products of two long rows.
-fn may_exceed(p: &[u64], p_total: u64, q: &[u64], q_total: u64) -> Vec<usize> {
-    const MARGIN: f64 = 1.0 - 1e-12;
-    let units = [1.0 / p_total as f64, MARGIN / q_total as f64];
-    let mut flags = vec![false; p.len().min(q.len())];
-    widest(Exceeds { p, q, units, flags: &mut flags });
-    let mut places = vec![0; flags.len()];
-    let mut count = 0;
-    // Written always and counted where it holds: no branch to mispredict.
-    for (place, flag) in flags.into_iter().enumerate() {
-        places[count] = place;
-        count = count.wrapping_add(usize::from(flag));
-    }
-    places.truncate(count);
-    // Beyond the shorter row the other law has no weight.
-    places.extend(q.len()..p.len());
-    places
+        Some(ids)
+    };
+    let total = parts.excess(parts.p.iter().copied().sum(), parts.q.iter().copied().sum());
+    (total > 0).then_some(Residual { ids, parts, total })
 }
 
 /// `Σ min(p_i, q_i)` as an exact fraction: the probability that a token drawn from `q` is accepted,
@@ -444,6 +402,35 @@ pub fn overlap_estimate(p: &Dist, q: &Dist) -> f64 {
             let mut q_weights = Cursor::new(q);
             p.support().map(|(token, weight)| shared(weight, q_weights.weight(token))).sum()
         }
+    }
+}
+
+/// The first place whose cumulative weight exceeds `u`: the sums of blocks, then the one that holds it.
+struct At<'a> {
+    weights: &'a [u64],
+    u: u64,
+}
+
+impl Loop for At<'_> {
+    type Output = Option<usize>;
+
+    #[inline(always)]
+    fn run(self) -> Option<usize> {
+        let Self { weights, mut u } = self;
+        for (b, block) in weights.chunks(BLOCK).enumerate() {
+            let sum = sum(block);
+            if u >= sum {
+                u -= sum;
+                continue;
+            }
+            for (j, &weight) in block.iter().enumerate() {
+                if u < weight {
+                    return Some(b * BLOCK + j);
+                }
+                u -= weight;
+            }
+        }
+        None
     }
 }
 
@@ -536,26 +523,6 @@ impl Loop for Shared<'_> {
     }
 }
 
-/// Where `p·u_p ≥ q·u_q`.
-struct Exceeds<'a> {
-    p: &'a [u64],
-    q: &'a [u64],
-    units: [f64; 2],
-    flags: &'a mut [bool],
-}
-
-impl Loop for Exceeds<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        let [p_unit, q_unit] = self.units;
-        for ((flag, &p), &q) in self.flags.iter_mut().zip(self.p).zip(self.q) {
-            *flag = p as f64 * p_unit >= q as f64 * q_unit;
-        }
-    }
-}
-
 /// The total variation distance `½ Σ |p_i − q_i|` as an exact fraction.
 #[must_use]
 pub fn total_variation(p: &Dist, q: &Dist) -> Fraction {
@@ -595,12 +562,139 @@ impl<'a> Cursor<'a> {
 }
 
 /// What [`residual`] gives: wide weights by ascending id, total at most 2^124.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// They are not computed before somebody asks: a draw needs the sums of p and q, where p exceeds q, over
+/// blocks of tokens, and the weights of one block.
+#[derive(Clone, Debug)]
 pub struct Residual {
-    ids: Vec<u32>,
-    weights: Vec<u128>,
+    /// Of the parts; `None` where they are those of all tokens.
+    ids: Option<Vec<u32>>,
+    parts: Parts,
     total: u128,
 }
+
+/// The weights of p and q where p exceeds q, and 0 elsewhere.
+#[derive(Clone, Debug, Default)]
+struct Parts {
+    p: Vec<u64>,
+    q: Vec<u64>,
+    totals: [u64; 2],
+}
+
+impl Parts {
+    /// `p·W_q − q·W_p` of weights or of sums of weights.
+    #[inline(always)]
+    fn excess(&self, p: u64, q: u64) -> u128 {
+        let [p_total, q_total] = self.totals;
+        u128::from(p) * u128::from(q_total) - u128::from(q) * u128::from(p_total)
+    }
+
+    fn exceeds(&self, p: u64, q: u64) -> bool {
+        let [p_total, q_total] = self.totals;
+        u128::from(p) * u128::from(q_total) > u128::from(q) * u128::from(p_total)
+    }
+
+    fn fill_dense(&mut self, p: &[u64], q: &[u64]) {
+        let both = p.len().min(q.len());
+        // Beyond the shorter row the other law has no weight.
+        (self.p, self.q) = (p.to_vec(), vec![0; p.len()]);
+        self.q[..both].copy_from_slice(&q[..both]);
+        let (p, q) = (&mut self.p[..both], &mut self.q[..both]);
+        if widest(Exceeding { p, q, totals: self.totals }) {
+            return;
+        }
+        for place in 0..both {
+            if !self.exceeds(self.p[place], self.q[place]) {
+                (self.p[place], self.q[place]) = (0, 0);
+            }
+        }
+    }
+}
+
+/// Makes 0 what does not exceed. Compares in `f64`, which spares wide products; false if that could not
+/// tell everywhere, and then what it could not tell is left as it is.
+struct Exceeding<'a> {
+    p: &'a mut [u64],
+    q: &'a mut [u64],
+    totals: [u64; 2],
+}
+
+impl Loop for Exceeding<'_> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run(self) -> bool {
+        // Far above the four roundings.
+        const MARGIN: f64 = 1.0 + 1e-12;
+        let [p_unit, q_unit] = self.totals.map(|total| 1.0 / total as f64);
+        let mut unclear = 0u64;
+        for (p, q) in self.p.iter_mut().zip(self.q) {
+            let (a, b) = (*p as f64 * p_unit, *q as f64 * q_unit);
+            let (above, below) = (a > b * MARGIN, a * MARGIN < b || *p == 0);
+            unclear |= u64::from(!above & !below);
+            let kept = u64::from(!below).wrapping_neg();
+            *p &= kept;
+            *q &= kept;
+        }
+        unclear == 0
+    }
+}
+
+/// The first block of 64 places at whose end the excess reaches above `u`, and the excess before it.
+struct FindBlock<'a> {
+    parts: &'a Parts,
+    u: u128,
+}
+
+impl Loop for FindBlock<'_> {
+    type Output = Option<(usize, u128)>;
+
+    #[inline(always)]
+    fn run(self) -> Option<(usize, u128)> {
+        let Self { parts, u } = self;
+        let mut below = 0u128;
+        let blocks = parts.p.chunks(BLOCK).zip(parts.q.chunks(BLOCK));
+        for (block, (p, q)) in blocks.enumerate() {
+            let excess = parts.excess(sum(p), sum(q));
+            if u - below < excess {
+                return Some((block, below));
+            }
+            below += excess;
+        }
+        None
+    }
+}
+
+/// Places whose weights are summed before one of them is looked at.
+const BLOCK: usize = 64;
+
+/// The sum of weights that are part of a total, so that it cannot overflow; unchecked sums vectorise.
+#[inline(always)]
+fn sum(weights: &[u64]) -> u64 {
+    weights.iter().fold(0u64, |sum, &weight| sum.wrapping_add(weight))
+}
+
+impl Residual {
+    fn id(&self, place: usize) -> Token {
+        self.ids.as_ref().map_or(Token::at(place), |ids| Token(ids[place]))
+    }
+
+    fn weights(&self) -> impl Iterator<Item = (Token, u128)> + '_ {
+        let pairs = self.parts.p.iter().zip(&self.parts.q).enumerate();
+        pairs
+            .filter(|(_, (p, _))| **p > 0)
+            .map(|(place, (&p, &q))| (self.id(place), self.parts.excess(p, q)))
+    }
+}
+
+/// Equal weights for equal ids.
+impl PartialEq for Residual {
+    fn eq(&self, other: &Self) -> bool {
+        self.weights().eq(other.weights())
+    }
+}
+
+impl Eq for Residual {}
 
 impl Law for Residual {
     fn total(&self) -> U256 {
@@ -608,27 +702,25 @@ impl Law for Residual {
     }
 
     fn at(&self, u: U256) -> Token {
-        let u = u.to::<u128>();
-        let mut cumulative = 0;
-        for (&id, weight) in self.ids.iter().zip(&self.weights) {
-            cumulative += weight;
-            if u < cumulative {
-                return Token(id);
+        assert!(u < self.total(), "a draw needs u < W, not {u} of {}", self.total);
+        let (parts, u) = (&self.parts, u.to::<u128>());
+        let (block, mut below) =
+            widest(FindBlock { parts, u }).expect("the weights sum to the total, which exceeds u");
+        for place in block * BLOCK.. {
+            below += parts.excess(parts.p[place], parts.q[place]);
+            if u < below {
+                return self.id(place);
             }
         }
-        panic!("a draw needs u < W, not {u} of {}", self.total)
+        unreachable!("the block's weights reach above u")
     }
 
     fn visit(&self, each: &mut dyn FnMut(Token, U256)) {
-        for (&id, &weight) in self.ids.iter().zip(&self.weights) {
-            each(Token(id), U256::from(weight));
-        }
+        self.weights().for_each(|(token, weight)| each(token, U256::from(weight)));
     }
 
     fn only(&self) -> Option<Token> {
-        match self.ids[..] {
-            [id] => Some(Token(id)),
-            _ => None,
-        }
+        let (token, weight) = self.weights().next()?;
+        (weight == self.total).then_some(token)
     }
 }

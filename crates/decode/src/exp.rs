@@ -1,9 +1,10 @@
-//! The exponential as a fixed sequence of IEEE 754 additions and multiplications.
+//! The exponential as a fixed sequence of IEEE 754 operations.
 //!
 //! The weights of a [`Dist`](crate::Dist) must be the same bits on every machine, so they cannot
-//! come from a platform's `exp`. Every operation here is correctly rounded by IEEE 754, none is
-//! fused (Rust never contracts `a * b + c`), and their order is spelt out, so the result is a
-//! function of the input alone, whatever the optimiser or the instruction set does.
+//! come from a platform's `exp`. Every operation here is correctly rounded by IEEE 754, the fused
+//! multiply-adds included ([`f64::mul_add`] is one whether or not the machine has an instruction for
+//! it; Rust makes none of its own), and their order is spelt out. So the result is a function of the
+//! input alone, whatever the optimiser or the instruction set does.
 //!
 //! # Error
 //! For `x` in `[-708, 0]` the relative error is below [`RELATIVE_ERROR`] `= 2^-52`; the largest one
@@ -13,14 +14,17 @@
 //! Method: `x = k·ln 2 + r` with `|r| ≤ ln 2 / 2` (Cody and Waite's two-part reduction), then the
 //! Taylor polynomial of degree 13 of `exp(r)`, whose remainder is below 2^-57, then a scaling by 2^k.
 
+use crate::vector::{Loop, widest};
+
 /// The bound on the relative error of [`exp`] on `[-708, 0]`.
 pub const RELATIVE_ERROR: f64 = f64::EPSILON;
 
 /// Arguments below this give 0.
 const LOWEST: f64 = -708.0;
 
-/// 1.5·2^52: adding it rounds to an integer, ties to even, and leaves that integer in the low bits.
-const ROUND: f64 = 6_755_399_441_055_744.0;
+/// 1.5·2^52: adding it rounds to an integer, ties to even, and leaves that integer in the low bits, in
+/// two's complement.
+pub(crate) const ROUND: f64 = 6_755_399_441_055_744.0;
 
 /// `ln 2` in two parts. The first has 33 significant bits, so that `k` times it is exact.
 const LN_2_HIGH: f64 = f64::from_bits(0x3fe6_2e42_fee0_0000);
@@ -42,7 +46,7 @@ const COEFFICIENTS: [f64; 12] = [
     0.5,
 ];
 
-/// `e^x` for `x ≤ 0` (−∞ included); see the [module docs](self) for its error.
+/// `e^x` for `x ≤ 0` (−∞ included), NaN for NaN; see the [module docs](self) for its error.
 ///
 /// ```
 /// use draftproof_decode::exp::exp;
@@ -53,22 +57,50 @@ const COEFFICIENTS: [f64; 12] = [
 #[inline(always)]
 #[must_use]
 pub fn exp(x: f64) -> f64 {
-    debug_assert!(x <= 0.0, "exp is specified for x ≤ 0 only, not for {x}");
-    let shifted = x * std::f64::consts::LOG2_E + ROUND;
+    debug_assert!(x.is_nan() || x <= 0.0, "exp is specified for x ≤ 0 only, not for {x}");
+    let shifted = x.mul_add(std::f64::consts::LOG2_E, ROUND);
     let k = shifted - ROUND;
-    let high = x - k * LN_2_HIGH;
-    let low = k * LN_2_LOW;
-    let r = high - low;
-    let r_error = (high - r) - low;
+    let r = k.mul_add(-LN_2_LOW, k.mul_add(-LN_2_HIGH, x));
     let mut polynomial = COEFFICIENTS[0];
-    for coefficient in &COEFFICIENTS[1..] {
-        polynomial = polynomial * r + coefficient;
+    for &coefficient in &COEFFICIENTS[1..] {
+        polynomial = polynomial.mul_add(r, coefficient);
     }
-    let value = 1.0 + (r + (r_error + r * r * polynomial));
+    let value = 1.0 + (r * r).mul_add(polynomial, r);
     // The low bits of `shifted` hold k, −1021 ≤ k ≤ 0, in two's complement: k + 1023 is the biased
     // exponent of 2^k. Branch-free, so that a loop over a row is vectorised.
     let scale = f64::from_bits((shifted.to_bits() << 52).wrapping_add(1023 << 52));
     if x < LOWEST { 0.0 } else { value * scale }
+}
+
+/// `Σ exp(z − max)` over a row whose largest value is `max`: in eight lanes, lane l of the values l,
+/// l + 8, … in order, which are then added in order. NaN if one of the values is.
+#[must_use]
+pub fn sum(row: &[f32], max: f64) -> f64 {
+    widest(Sum { row, max })
+}
+
+struct Sum<'a> {
+    row: &'a [f32],
+    max: f64,
+}
+
+impl Loop for Sum<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run(self) -> f64 {
+        let mut lanes = [0.0; 8];
+        let (blocks, rest) = self.row.as_chunks::<8>();
+        for block in blocks {
+            for (lane, &z) in lanes.iter_mut().zip(block) {
+                *lane += exp(f64::from(z) - self.max);
+            }
+        }
+        for (lane, &z) in lanes.iter_mut().zip(rest) {
+            *lane += exp(f64::from(z) - self.max);
+        }
+        lanes.iter().sum()
+    }
 }
 
 #[cfg(test)]
@@ -145,6 +177,6 @@ mod tests {
         row.iter_mut().for_each(|x| *x = exp(*x));
         row.into_iter().for_each(&mut feed);
         assert_eq!(exp(-0.5).to_bits(), 0x3fe3_68b2_fc6f_960a);
-        assert_eq!(digest, 0xb3af_db22_53cd_a44d, "digest {digest:#018x}");
+        assert_eq!(digest, 0x6deb_6482_818b_1d91, "digest {digest:#018x}");
     }
 }

@@ -1,7 +1,8 @@
 //! The natural logarithm as a fixed sequence of IEEE 754 operations, and exponential variates by it.
 //!
-//! Like [`exp`](crate::exp): additions, multiplications and divisions, none fused, in a fixed order;
-//! the same bits on every machine.
+//! Like [`exp`](crate::exp): correctly rounded operations in a fixed order, so the same bits on every
+//! machine. None of [`ln`]'s is fused: much of what calls it is no vectorised loop, and where a program
+//! was not compiled for such instructions a fused one is a call.
 //!
 //! # Error
 //! For positive normal `x` the relative error of [`ln`] is below [`RELATIVE_ERROR`] `= 2^-51` (the
@@ -87,10 +88,10 @@ pub(crate) fn rough(x: f64) -> f64 {
     let (k, m) = split(x);
     let f = m - 1.0;
     let mut series = ROUGH[0];
-    for coefficient in &ROUGH[1..] {
-        series = series * f + coefficient;
+    for &coefficient in &ROUGH[1..] {
+        series = series.mul_add(f, coefficient);
     }
-    k * std::f64::consts::LN_2 + f * series
+    k.mul_add(std::f64::consts::LN_2, f * series)
 }
 
 /// An exponential variate, `−ln(1 − U)` with `U = (n + ½)/2^64`, accurate to a few units of 2^-52

@@ -7,7 +7,7 @@
 //! Loops are counted from 1; k is a completed loop before the last. This changes the *target*: whatever
 //! is drafted, the text follows the guided law. Temperature and filters come after it.
 
-use draftproof_decode::exp::exp;
+use draftproof_decode::exp::{self, exp};
 
 /// How a target is guided.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,7 +57,7 @@ impl Strength {
             Self::Fixed(w) => w,
             Self::Adaptive(most) => {
                 let [first, second] = largest(unguided);
-                let total: f64 = unguided.iter().map(|&z| exp(f64::from(z) - first)).sum();
+                let total = exp::sum(unguided, first);
                 (f64::from(most) * (1.0 - (1.0 - exp(second - first)) / total)) as f32
             }
         }

@@ -27,7 +27,7 @@ use crate::Token;
 
 /// Bans what the settings forbid after `prefix`.
 pub(super) fn apply(
-    candidates: &mut Candidates,
+    candidates: &mut Candidates<'_>,
     settings: &Settings,
     prefix: Prefix<'_>,
 ) -> Result<(), RowError> {

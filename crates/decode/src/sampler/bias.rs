@@ -20,7 +20,7 @@ use crate::Token;
 
 /// Adds each bias to the logit of its token.
 pub(super) fn apply(
-    candidates: &mut Candidates,
+    candidates: &mut Candidates<'_>,
     logit_bias: &[(Token, f64)],
 ) -> Result<(), RowError> {
     candidates.settle_temperature();

@@ -14,8 +14,8 @@ use super::candidates::Candidates;
 use crate::Decimal;
 
 /// Keeps candidates at least `min_p`, above 0, times as heavy as the heaviest.
-pub(super) fn apply(candidates: &mut Candidates, min_p: Decimal) {
-    let weights = candidates.weights();
+pub(super) fn apply(candidates: &mut Candidates<'_>, min_p: Decimal) {
+    let weights = &candidates.weights().row;
     let largest = weights.iter().copied().max().unwrap_or(0);
     let floor = min_p.ceil_of(largest);
     let places: Vec<usize> =

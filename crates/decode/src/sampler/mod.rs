@@ -24,6 +24,7 @@
 pub mod bans;
 pub mod bias;
 mod candidates;
+mod logits;
 pub mod min_p;
 pub mod order;
 pub mod penalty;

@@ -26,7 +26,7 @@ use crate::Token;
 
 /// Changes the logits of tokens that occurred, by the settings' penalties.
 pub(super) fn apply(
-    candidates: &mut Candidates,
+    candidates: &mut Candidates<'_>,
     settings: &Settings,
     prefix: Prefix<'_>,
 ) -> Result<(), RowError> {

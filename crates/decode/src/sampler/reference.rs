@@ -28,11 +28,12 @@ impl Left {
             return weights.clone();
         }
         let max = self.largest();
+        let inverse = 1.0 / self.temperature;
         let shares: Vec<f64> =
-            self.tokens.iter().map(|t| exp(((t.1 - max) / self.temperature).min(0.0))).collect();
-        let bound: f64 = shares.iter().map(|e| (e * 2f64.powi(32)).ceil()).sum();
+            self.tokens.iter().map(|t| exp(((t.1 - max) * inverse).min(0.0))).collect();
+        let sum: f64 = shares.iter().map(|e| (e * 2f64.powi(32)).round_ties_even()).sum();
         let mut scale = 61;
-        while 2f64.powi(32 + 61 - scale) < bound {
+        while 2f64.powi(32 + 61 - scale) < sum {
             scale -= 1;
         }
         let weight = |e: &f64| (e * 2f64.powi(scale)).round_ties_even() as u64;

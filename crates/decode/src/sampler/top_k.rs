@@ -15,7 +15,11 @@
 
 use std::{fmt, str::FromStr};
 
-use super::candidates::Candidates;
+use super::{
+    candidates::Candidates,
+    logits::{Logit, each_kind, tie},
+};
+use crate::vector::{Loop, widest};
 
 /// What becomes of tokens whose logit equals the k-th largest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -57,42 +61,64 @@ impl fmt::Display for TopKTies {
 }
 
 /// Keeps the `k` largest logits, and by `ties` those tied with the last of them.
-pub(super) fn apply(candidates: &mut Candidates, k: usize, ties: TopKTies) {
-    let logits = candidates.logits();
-    if k < logits.len() {
-        let mut places = largest(logits, k);
-        if ties == TopKTies::Keep {
-            let kept = places.iter().map(|&place| logits[place]);
-            let kth = kept.fold(f64::INFINITY, f64::min);
-            places = (0..logits.len()).filter(|&i| logits[i] >= kth).collect();
-        }
+pub(super) fn apply(candidates: &mut Candidates<'_>, k: usize, ties: TopKTies) {
+    if k < candidates.logits().len() {
+        let places = each_kind!(candidates.logits(), logits => kept(logits, k, ties));
         candidates.keep(&places);
     }
 }
 
-/// The places of the `k` largest logits above −∞, ascending.
-///
-/// One pass with a buffer that is cut back to the best k when it is full: nearly every logit of a
-/// wide row is below the k-th best so far and costs one comparison.
-fn largest(logits: &[f64], k: usize) -> Vec<usize> {
-    let capacity = (2 * k).max(512);
-    let mut best: Vec<(f64, usize)> = Vec::with_capacity(capacity);
-    // An equal logit further on has a higher id and loses, so only a larger one gets in.
-    let mut threshold = f64::NEG_INFINITY;
-    for (place, &z) in logits.iter().enumerate() {
-        if z > threshold {
-            best.push((z, place));
-            if best.len() == capacity {
-                threshold = cut(&mut best, k);
-            }
-        }
-    }
-    if best.len() > k {
-        cut(&mut best, k);
+/// The places of the `k` largest logits above −∞, and by `ties` of those tied with the last, ascending.
+fn kept<Z: Logit>(logits: &[Z], k: usize, ties: TopKTies) -> Vec<usize> {
+    let best = widest(Largest { logits, k });
+    if ties == TopKTies::Keep {
+        let kth = best.iter().fold(f64::INFINITY, |kth, &(z, _)| kth.min(z));
+        return (0..logits.len()).filter(|&place| logits[place].into() >= kth).collect();
     }
     let mut places: Vec<usize> = best.into_iter().map(|(_, place)| place).collect();
     places.sort_unstable();
     places
+}
+
+/// The `k` largest logits above −∞ with their places.
+///
+/// One pass with a buffer that is cut back to the best k when it is full: nearly every block of a
+/// wide row is below the k-th best so far and costs a few vectors.
+struct Largest<'a, Z> {
+    logits: &'a [Z],
+    k: usize,
+}
+
+impl<Z: Logit> Loop for Largest<'_, Z> {
+    type Output = Vec<(f64, usize)>;
+
+    #[inline(always)]
+    fn run(self) -> Vec<(f64, usize)> {
+        const BLOCK: usize = 64;
+        let Self { logits, k } = self;
+        let capacity = (2 * k).max(512);
+        let mut best: Vec<(f64, usize)> = Vec::with_capacity(capacity);
+        // An equal logit further on has a higher id and loses, so only a larger one gets in.
+        let mut threshold = f64::NEG_INFINITY;
+        for (b, block) in logits.chunks(BLOCK).enumerate() {
+            if !block.iter().fold(false, |any, &z| any | (z.into() > threshold)) {
+                continue;
+            }
+            for (place, &z) in block.iter().enumerate() {
+                let z = tie(z);
+                if z > threshold {
+                    best.push((z, b * BLOCK + place));
+                    if best.len() == capacity {
+                        threshold = cut(&mut best, k);
+                    }
+                }
+            }
+        }
+        if best.len() > k {
+            cut(&mut best, k);
+        }
+        best
+    }
 }
 
 /// Cuts `best`, longer than `k`, back to its first k by rank, and returns the k-th logit.
@@ -160,7 +186,7 @@ mod tests {
             ranked.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
             ranked.truncate(k);
             ranked.sort_unstable();
-            assert_eq!(largest(&logits, k), ranked, "n {n}, k {k}");
+            assert_eq!(kept(&logits, k, TopKTies::LowestId), ranked, "n {n}, k {k}");
         }
     }
 }

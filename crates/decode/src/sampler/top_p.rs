@@ -14,77 +14,103 @@
 
 use std::cmp::Ordering;
 
-use super::candidates::Candidates;
-use crate::Decimal;
+use super::{candidates::Candidates, temperature::Weights};
+use crate::{
+    Decimal,
+    vector::{Loop, widest},
+};
 
 /// Keeps the nucleus of mass `p`, below 1.
-pub(super) fn apply(candidates: &mut Candidates, p: Decimal) {
-    let weights = candidates.weights();
-    // At most 2^62, so it cannot wrap; unchecked sums vectorise.
-    let total = weights.iter().fold(0u64, |sum, &weight| sum.wrapping_add(weight));
-    let threshold = u64::try_from(p.ceil_of(total)).expect("p < 1, so ⌈p·W⌉ ≤ W");
-    let places = nucleus(weights, total, threshold);
+pub(super) fn apply(candidates: &mut Candidates<'_>, p: Decimal) {
+    let Weights { row, total } = candidates.weights();
+    let threshold = u64::try_from(p.ceil_of(*total)).expect("p < 1, so ⌈p·W⌉ ≤ W");
+    let places = nucleus(row, *total, threshold);
     candidates.keep(&places);
 }
 
 /// The places of the nucleus, ascending: by rank, those with less than `threshold` before them.
-///
-/// Nothing is sorted but the tokens of one weight class (by bit length), that in which the threshold
-/// is crossed: classes above it stay whole, classes below go whole.
 fn nucleus(weights: &[u64], total: u64, threshold: u64) -> Vec<usize> {
-    let heavy = heavy(weights, total, threshold);
-    let class = |weight: u64| (u64::BITS - weight.leading_zeros()) as usize;
-    let mut mass = [0u64; 65];
-    for &(weight, _) in &heavy {
-        mass[class(weight)] += weight;
-    }
-    let mut before = 0;
-    let mut crossing = 64;
-    // The lowest class, 0, holds only weights 0, which never stay: their prefix mass is W.
-    while crossing > 1 && before + mass[crossing] < threshold {
-        before += mass[crossing];
-        crossing -= 1;
-    }
-    // Classes without mass above the crossing hold nothing; a threshold of 0 keeps the first token,
-    // which is in the highest class with mass.
-    while mass[crossing] == 0 {
-        crossing -= 1;
-    }
-    let mut places: Vec<usize> = Vec::new();
-    let mut ranked: Vec<(u64, usize)> = Vec::new();
-    for (weight, place) in heavy {
-        match class(weight).cmp(&crossing) {
-            Ordering::Greater => places.push(place),
-            Ordering::Equal => ranked.push((weight, place)),
-            Ordering::Less => {}
-        }
-    }
-    let kept = first_to_reach(
-        &mut ranked,
-        threshold.saturating_sub(before),
-        |&(weight, _)| weight,
-        |a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)),
-    );
-    places.extend(ranked[..kept].iter().map(|&(_, place)| place));
-    places.sort_unstable();
-    places
+    widest(Nucleus { weights, total, threshold })
 }
 
-/// The tokens that can be in the nucleus, with their places, ascending.
-///
-/// Those lighter than `(W − t)/n` weigh less than `W − t` together, so the others reach t, and the
-/// nucleus ends among them. In a model's row that leaves out most of the tail at one comparison each.
-fn heavy(weights: &[u64], total: u64, threshold: u64) -> Vec<(u64, usize)> {
-    let floor = (total - threshold) / weights.len() as u64;
-    let mut heavy = vec![(0, 0); weights.len()];
-    let mut count = 0;
-    // Written always and counted where it holds: no branch to mispredict.
-    for (place, &weight) in weights.iter().enumerate() {
-        heavy[count] = (weight, place);
-        count += usize::from(weight >= floor);
+/// Nothing is sorted but the tokens of one weight [`class`], that in which the threshold is crossed: it
+/// has the last token of the nucleus, and all that rank before it stay.
+struct Nucleus<'a> {
+    weights: &'a [u64],
+    total: u64,
+    threshold: u64,
+}
+
+impl Loop for Nucleus<'_> {
+    type Output = Vec<usize>;
+
+    #[inline(always)]
+    fn run(self) -> Vec<usize> {
+        let Self { weights, total, threshold } = self;
+        let weight = |place: u32| weights[place as usize];
+        // Those lighter than (W − t)/n weigh less than W − t together, so the others reach t, and the
+        // nucleus ends among them: in a model's row that leaves out most of the tail.
+        let floor = (total - threshold) / weights.len() as u64;
+        let heavy = select(0..weights.len() as u32, |place| weight(place) >= floor);
+        let mut mass = [0u64; CLASSES];
+        for &place in &heavy {
+            let mass = &mut mass[class(weight(place))];
+            // Part of the total, so it cannot wrap.
+            *mass = mass.wrapping_add(weight(place));
+        }
+        let mut before = 0;
+        let mut crossing = CLASSES - 1;
+        while crossing > 0 && before + mass[crossing] < threshold {
+            before += mass[crossing];
+            crossing -= 1;
+        }
+        // Classes without mass hold nothing; a threshold of 0 keeps the first token, which is in the
+        // highest class with mass.
+        while mass[crossing] == 0 {
+            crossing -= 1;
+        }
+        let ranked = select(heavy.iter().copied(), |place| class(weight(place)) == crossing);
+        let mut ranked: Vec<_> = ranked.into_iter().map(|place| (weight(place), place)).collect();
+        let kept = first_to_reach(
+            &mut ranked,
+            threshold.saturating_sub(before),
+            |&(weight, _)| weight,
+            |a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)),
+        );
+        let (least, last) = ranked[kept - 1];
+        // Of those as heavy as the last only those not behind it.
+        let stays = |place| weight(place) > least || (weight(place) == least && place <= last);
+        let nucleus = select(heavy.iter().copied(), stays);
+        nucleus.into_iter().map(|place| place as usize).collect()
     }
-    heavy.truncate(count);
-    heavy
+}
+
+const CLASSES: usize = 65 << 3;
+
+/// The bit length of a weight, then its three bits below the first: order by class is order by weight.
+#[inline(always)]
+fn class(weight: u64) -> usize {
+    // In the class of 1, a weight of 0 is behind it, and the mass is complete before its turn.
+    let zeros = (weight | 1).leading_zeros();
+    let below = ((weight << zeros) >> 60) & 7;
+    (((64 - zeros) as usize) << 3) | below as usize
+}
+
+/// The places for which `wanted` holds, in order.
+#[inline(always)]
+fn select(
+    places: impl ExactSizeIterator<Item = u32>,
+    wanted: impl Fn(u32) -> bool,
+) -> Vec<u32> {
+    let mut selected = vec![0; places.len()];
+    let mut count = 0usize;
+    // Written always and counted where it holds: no branch to mispredict.
+    for place in places {
+        selected[count] = place;
+        count = count.wrapping_add(usize::from(wanted(place)));
+    }
+    selected.truncate(count);
+    selected
 }
 
 /// Brings the first `by_rank` to the front of `ranked` and returns how many of them it takes for

@@ -20,14 +20,13 @@
 //! 1 keeps all. On a uniform row all distances are 0 and the lowest ids stay. A token of weight 0 is
 //! infinitely surprising and goes.
 
-use super::{candidates::Candidates, top_p::first_to_reach};
+use super::{candidates::Candidates, temperature::Weights, top_p::first_to_reach};
 use crate::{Decimal, ln::ln};
 
 /// Keeps the locally typical candidates of mass `mass`, below 1.
-pub(super) fn apply(candidates: &mut Candidates, mass: Decimal) {
-    let weights = candidates.weights();
-    let total: u64 = weights.iter().sum();
-    let threshold = u64::try_from(mass.ceil_of(total)).expect("mass < 1, so ⌈mass·W⌉ ≤ W");
+pub(super) fn apply(candidates: &mut Candidates<'_>, mass: Decimal) {
+    let Weights { row: weights, total } = candidates.weights();
+    let threshold = u64::try_from(mass.ceil_of(*total)).expect("mass < 1, so ⌈mass·W⌉ ≤ W");
     let mut ranked = distances(weights);
     let kept = first_to_reach(
         &mut ranked,

@@ -5,14 +5,14 @@
     python3 crates/decode/tests/golden/make_rows.py --check  compares with that file instead
     python3 crates/decode/tests/golden/make_rows.py --pins   prints the values pinned in exp.rs and noise.rs
 
-Python 3.11, standard library only; takes about a minute. The Rust side is
+Python 3.11, standard library only; takes some minutes. The Rust side is
 crates/decode/tests/contract_rows.rs, which makes the same rows and compares everything with `==`.
 
 The point is independence: this file follows the documented contract (DESIGN.md, section 3; the module
 docs of exp.rs, noise.rs and sampler/) and shares no algorithm with the Rust code. Every filter sorts
 everything, sums are Python integers, thresholds are Fractions, ChaCha20 is written from RFC 8439.
 Python floats are IEEE f64, so `exp`, whose contract *is* its sequence of operations, gives the same
-bits.
+bits; its fused multiply-adds are the C library's, checked here against exact rationals.
 
 Rows
 ----
@@ -36,6 +36,8 @@ The temperature step sets T; the integer weights are computed from the logits th
 first later step needs them. Top-k ranks logits and needs none, so B comes from its survivors.
 """
 
+import ctypes
+import ctypes.util
 import hashlib
 import json
 import math
@@ -143,29 +145,52 @@ assert Fraction(LN_2_HIGH).numerator.bit_length() <= 33
 INVERSE_FACTORIALS = [1.0 / math.factorial(n) for n in range(13, 1, -1)]
 
 
+def exact_fma(a, b, c):
+    """a*b + c, rounded once: exact rationals, and Python's division rounds correctly."""
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    return exact.numerator / exact.denominator
+
+
+def fast_fma():
+    """math.fma of Python 3.13, or the C library's; compared with `exact_fma` before it is trusted."""
+    if hasattr(math, "fma"):
+        fma = math.fma
+    else:
+        fma = ctypes.CDLL(ctypes.util.find_library("m")).fma
+        fma.restype, fma.argtypes = ctypes.c_double, [ctypes.c_double] * 3
+    lcg = Lcg(99)
+    for _ in range(20000):
+        a, b, c = ((lcg.u32() * 2**21 + lcg.u32() % 2**21 - 2**52) * 2.0 ** -(52 - lcg.u32() % 8) for _ in range(3))
+        # Where a*b nearly cancels c a product rounded first would show.
+        for addend in (c, -(a * b), math.nextafter(-(a * b), math.inf)):
+            assert fma(a, b, addend) == exact_fma(a, b, addend), (a, b, addend)
+    return fma
+
+
+fma = fast_fma()
+
+
 def exp(x):
     """e^x for x <= 0 by the sequence of operations that exp.rs documents."""
     if x < -708.0:
         return 0.0
-    k = x * LOG2_E + 1.5 * 2.0**52 - 1.5 * 2.0**52
-    high = x - k * LN_2_HIGH
-    low = k * LN_2_LOW
-    r = high - low
-    r_error = (high - r) - low
+    k = fma(x, LOG2_E, 1.5 * 2.0**52) - 1.5 * 2.0**52
+    r = fma(k, -LN_2_LOW, fma(k, -LN_2_HIGH, x))
     polynomial = INVERSE_FACTORIALS[0]
     for coefficient in INVERSE_FACTORIALS[1:]:
-        polynomial = polynomial * r + coefficient
-    value = 1.0 + (r + (r_error + r * r * polynomial))
+        polynomial = fma(polynomial, r, coefficient)
+    value = 1.0 + fma(r * r, polynomial, r)
     return math.ldexp(value, int(k))
 
 
 def weights_of(logits, temperature):
-    """round_half_even(2^B exp((z - max)/T)), B from the sum rounded up at scale 2^32."""
+    """round_half_even(2^B exp((z - max)(1/T))), B from the sum of those rounded at scale 2^32."""
     top = max(logits)
-    exponentials = [exp((z - top) / temperature) for z in logits]
-    bound = sum(math.ceil(math.ldexp(e, 32)) for e in exponentials)
+    inverse = 1.0 / temperature
+    exponentials = [exp((z - top) * inverse) for z in logits]
+    total = sum(round(math.ldexp(e, 32)) for e in exponentials)
     log_2 = 0
-    while bound > 2 ** (32 + log_2):
+    while total > 2 ** (32 + log_2):
         log_2 += 1
     # `round` of a float is exact and goes to even.
     return [round(math.ldexp(e, 61 - log_2)) for e in exponentials]
