@@ -8,7 +8,7 @@ use std::hint::black_box;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use draftproof_decode::{
     Dist, Sampler, Settings, Token,
-    dist::{acceptance, overlap, residual},
+    dist::{acceptance, overlap, overlap_estimate, residual},
     noise::{ChaCha, Noise, RoundNoise, Seed},
     sampler::Prefix,
     watermark::{GValues, Hashed, Key, Mode, Scheme, StoredKey, Variant, Watermark},
@@ -79,13 +79,23 @@ fn sampler(c: &mut Criterion) {
 
 fn verdict(c: &mut Criterion) {
     let round = RoundNoise { seed: Seed { seed: 1, sequence: 0 }, round_start: 9 };
-    for (name, settings) in [("dense", settings(0, "1")), ("top-k 50", settings(50, "1"))] {
-        let (p, q) = (law(&settings, &row(WIDE, 1, 12.0)), law(&settings, &row(WIDE, 2, 12.0)));
+    for (name, vocab, settings) in [
+        ("151936 ids, dense", WIDE, settings(0, "1")),
+        ("151936 ids, top-k 50", WIDE, settings(50, "1")),
+        ("4096 ids, dense", 4096, settings(0, "1")),
+    ] {
+        let (p, q) = (law(&settings, &row(vocab, 1, 12.0)), law(&settings, &row(vocab, 2, 12.0)));
         let x = q.support().map(|(token, _)| token).next().expect("a token");
-        let mut group = c.benchmark_group(format!("verdict, 151936 ids, {name}"));
+        let mut group = c.benchmark_group(format!("verdict, {name}"));
         group.bench_function("acceptance", |b| b.iter(|| acceptance(black_box(&p), &q, x)));
         group.bench_function("residual", |b| b.iter(|| residual(black_box(&p), &q)));
         group.bench_function("overlap", |b| b.iter(|| overlap(black_box(&p), &q)));
+        group.bench_function("figures: overlap", |b| {
+            b.iter(|| overlap_estimate(black_box(&p), &q));
+        });
+        group.bench_function("figures: entropy, support, largest", |b| {
+            b.iter(|| (black_box(&p).entropy_bits(), p.support_len(), p.largest()));
+        });
         let draw = |noise: &mut ChaCha| {
             let noise: &mut dyn Noise = noise;
             noise.draw(round.key(0, draftproof_decode::noise::Lane::Bonus), black_box(&p))

@@ -351,27 +351,24 @@ pub fn acceptance(p: &Dist, q: &Dist, x: Token) -> Fraction {
 /// `p_i·W_q ≤ q_i·W_p` for each i; both sides sum to `W_p·W_q`, so they are equal for each i, and
 /// then every token that `q` can draw is accepted with certainty.
 #[must_use]
-pub fn residual(p: &Dist, q: &Dist) -> Option<Residual> {
-    let mut parts = Parts { totals: [p.total, q.total], ..Parts::default() };
-    let ids = if let (Form::Dense(p), Form::Dense(q)) = (&p.form, &q.form) {
-        parts.fill_dense(p, q);
-        None
-    } else {
-        // Only where p has weight can p exceed q.
-        let mut q_weights = Cursor::new(q);
-        let mut ids = Vec::new();
-        for (token, weight) in p.support() {
-            let q_weight = q_weights.weight(token);
-            if parts.exceeds(weight, q_weight) {
-                ids.push(token.0);
-                parts.p.push(weight);
-                parts.q.push(q_weight);
-            }
+pub fn residual<'a>(p: &'a Dist, q: &'a Dist) -> Option<Residual<'a>> {
+    let totals = Totals { p: p.total, q: q.total };
+    let parts = match (&p.form, &q.form) {
+        (Form::Dense(p), Form::Dense(q)) if p.len() == q.len() => {
+            Parts::Rows { p, q, blocks: widest(Blocks { p, q, totals }) }
         }
-        Some(ids)
+        _ => {
+            // Only where p has weight can p exceed q.
+            let mut q_weights = Cursor::new(q);
+            let excess = |(x, weight)| (x, totals.excess(weight, q_weights.weight(x)));
+            Parts::List(p.support().map(excess).filter(|&(_, excess)| excess > 0).collect())
+        }
     };
-    let total = parts.excess(parts.p.iter().copied().sum(), parts.q.iter().copied().sum());
-    (total > 0).then_some(Residual { ids, parts, total })
+    let total = match &parts {
+        Parts::Rows { blocks, .. } => blocks.iter().sum(),
+        Parts::List(list) => list.iter().map(|&(_, excess)| excess).sum(),
+    };
+    (total > 0).then_some(Residual { parts, totals, total })
 }
 
 /// `Σ min(p_i, q_i)` as an exact fraction: the probability that a token drawn from `q` is accepted,
@@ -563,105 +560,74 @@ impl<'a> Cursor<'a> {
 
 /// What [`residual`] gives: wide weights by ascending id, total at most 2^124.
 ///
-/// They are not computed before somebody asks: a draw needs the sums of p and q, where p exceeds q, over
-/// blocks of tokens, and the weights of one block.
+/// Of two rows only the sums over blocks of tokens are kept; a draw then looks at the tokens of one.
 #[derive(Clone, Debug)]
-pub struct Residual {
-    /// Of the parts; `None` where they are those of all tokens.
-    ids: Option<Vec<u32>>,
-    parts: Parts,
+pub struct Residual<'a> {
+    parts: Parts<'a>,
+    totals: Totals,
     total: u128,
 }
 
-/// The weights of p and q where p exceeds q, and 0 elsewhere.
-#[derive(Clone, Debug, Default)]
-struct Parts {
-    p: Vec<u64>,
-    q: Vec<u64>,
-    totals: [u64; 2],
+#[derive(Clone, Debug)]
+enum Parts<'a> {
+    /// Two rows of the same length and the excess of each block.
+    Rows { p: &'a [u64], q: &'a [u64], blocks: Vec<u128> },
+    List(Vec<(Token, u128)>),
 }
 
-impl Parts {
-    /// `p·W_q − q·W_p` of weights or of sums of weights.
+/// `W_p` and `W_q`.
+#[derive(Clone, Copy, Debug)]
+struct Totals {
+    p: u64,
+    q: u64,
+}
+
+impl Totals {
+    /// `max(0, p·W_q − q·W_p)` of two weights.
     #[inline(always)]
-    fn excess(&self, p: u64, q: u64) -> u128 {
-        let [p_total, q_total] = self.totals;
-        u128::from(p) * u128::from(q_total) - u128::from(q) * u128::from(p_total)
-    }
-
-    fn exceeds(&self, p: u64, q: u64) -> bool {
-        let [p_total, q_total] = self.totals;
-        u128::from(p) * u128::from(q_total) > u128::from(q) * u128::from(p_total)
-    }
-
-    fn fill_dense(&mut self, p: &[u64], q: &[u64]) {
-        let both = p.len().min(q.len());
-        // Beyond the shorter row the other law has no weight.
-        (self.p, self.q) = (p.to_vec(), vec![0; p.len()]);
-        self.q[..both].copy_from_slice(&q[..both]);
-        let (p, q) = (&mut self.p[..both], &mut self.q[..both]);
-        if widest(Exceeding { p, q, totals: self.totals }) {
-            return;
-        }
-        for place in 0..both {
-            if !self.exceeds(self.p[place], self.q[place]) {
-                (self.p[place], self.q[place]) = (0, 0);
-            }
-        }
+    fn excess(self, p: u64, q: u64) -> u128 {
+        let a = u128::from(p) * u128::from(self.q);
+        a.saturating_sub(u128::from(q) * u128::from(self.p))
     }
 }
 
-/// Makes 0 what does not exceed. Compares in `f64`, which spares wide products; false if that could not
-/// tell everywhere, and then what it could not tell is left as it is.
-struct Exceeding<'a> {
-    p: &'a mut [u64],
-    q: &'a mut [u64],
-    totals: [u64; 2],
+/// The excess of each block of two rows.
+struct Blocks<'a> {
+    p: &'a [u64],
+    q: &'a [u64],
+    totals: Totals,
 }
 
-impl Loop for Exceeding<'_> {
-    type Output = bool;
+impl Loop for Blocks<'_> {
+    type Output = Vec<u128>;
 
+    /// Where p exceeds q is found in `f64`, and the excess is that of two sums: two wide products a
+    /// block. A block with weights too close for `f64` is computed token by token.
     #[inline(always)]
-    fn run(self) -> bool {
+    fn run(self) -> Vec<u128> {
         // Far above the four roundings.
         const MARGIN: f64 = 1.0 + 1e-12;
-        let [p_unit, q_unit] = self.totals.map(|total| 1.0 / total as f64);
-        let mut unclear = 0u64;
-        for (p, q) in self.p.iter_mut().zip(self.q) {
-            let (a, b) = (*p as f64 * p_unit, *q as f64 * q_unit);
-            let (above, below) = (a > b * MARGIN, a * MARGIN < b || *p == 0);
-            unclear |= u64::from(!above & !below);
-            let kept = u64::from(!below).wrapping_neg();
-            *p &= kept;
-            *q &= kept;
-        }
-        unclear == 0
-    }
-}
-
-/// The first block of 64 places at whose end the excess reaches above `u`, and the excess before it.
-struct FindBlock<'a> {
-    parts: &'a Parts,
-    u: u128,
-}
-
-impl Loop for FindBlock<'_> {
-    type Output = Option<(usize, u128)>;
-
-    #[inline(always)]
-    fn run(self) -> Option<(usize, u128)> {
-        let Self { parts, u } = self;
-        let mut below = 0u128;
-        let blocks = parts.p.chunks(BLOCK).zip(parts.q.chunks(BLOCK));
-        for (block, (p, q)) in blocks.enumerate() {
-            let excess = parts.excess(sum(p), sum(q));
-            if u - below < excess {
-                return Some((block, below));
+        let Self { p, q, totals } = self;
+        let [p_unit, q_unit] = [1.0 / totals.p as f64, 1.0 / totals.q as f64];
+        let mut blocks = Vec::with_capacity(p.len().div_ceil(BLOCK));
+        for (p, q) in p.chunks(BLOCK).zip(q.chunks(BLOCK)) {
+            let (mut p_sum, mut q_sum, mut unclear) = (0u64, 0u64, 0u64);
+            for (&p, &q) in p.iter().zip(q) {
+                let (a, b) = (p as f64 * p_unit, q as f64 * q_unit);
+                let (above, not) = (a > b * MARGIN, (a * MARGIN < b) | (p == 0));
+                unclear |= u64::from(!above & !not);
+                let mask = u64::from(above).wrapping_neg();
+                // Parts of the totals, so they cannot wrap; unchecked sums vectorise.
+                p_sum = p_sum.wrapping_add(p & mask);
+                q_sum = q_sum.wrapping_add(q & mask);
             }
-            below += excess;
+            blocks.push(if unclear == 0 {
+                totals.excess(p_sum, q_sum)
+            } else {
+                p.iter().zip(q).map(|(&p, &q)| totals.excess(p, q)).sum()
+            });
         }
-        None
+        blocks
     }
 }
 
@@ -674,53 +640,84 @@ fn sum(weights: &[u64]) -> u64 {
     weights.iter().fold(0u64, |sum, &weight| sum.wrapping_add(weight))
 }
 
-impl Residual {
-    fn id(&self, place: usize) -> Token {
-        self.ids.as_ref().map_or(Token::at(place), |ids| Token(ids[place]))
+impl Residual<'_> {
+    fn each(&self, mut each: impl FnMut(Token, u128)) {
+        match &self.parts {
+            Parts::Rows { p, q, .. } => {
+                for (place, (&p, &q)) in p.iter().zip(*q).enumerate() {
+                    match self.totals.excess(p, q) {
+                        0 => {}
+                        excess => each(Token::at(place), excess),
+                    }
+                }
+            }
+            Parts::List(list) => list.iter().for_each(|&(token, excess)| each(token, excess)),
+        }
     }
 
-    fn weights(&self) -> impl Iterator<Item = (Token, u128)> + '_ {
-        let pairs = self.parts.p.iter().zip(&self.parts.q).enumerate();
-        pairs
-            .filter(|(_, (p, _))| **p > 0)
-            .map(|(place, (&p, &q))| (self.id(place), self.parts.excess(p, q)))
+    fn weights(&self) -> Vec<(Token, u128)> {
+        let mut weights = Vec::new();
+        self.each(|token, excess| weights.push((token, excess)));
+        weights
     }
 }
 
 /// Equal weights for equal ids.
-impl PartialEq for Residual {
+impl PartialEq for Residual<'_> {
     fn eq(&self, other: &Self) -> bool {
-        self.weights().eq(other.weights())
+        self.weights() == other.weights()
     }
 }
 
-impl Eq for Residual {}
+impl Eq for Residual<'_> {}
 
-impl Law for Residual {
+impl Law for Residual<'_> {
     fn total(&self) -> U256 {
         U256::from(self.total)
     }
 
     fn at(&self, u: U256) -> Token {
         assert!(u < self.total(), "a draw needs u < W, not {u} of {}", self.total);
-        let (parts, u) = (&self.parts, u.to::<u128>());
-        let (block, mut below) =
-            widest(FindBlock { parts, u }).expect("the weights sum to the total, which exceeds u");
-        for place in block * BLOCK.. {
-            below += parts.excess(parts.p[place], parts.q[place]);
-            if u < below {
-                return self.id(place);
+        let mut u = u.to::<u128>();
+        // The first whose cumulative weight exceeds u.
+        let mut holds = |weight: u128| {
+            let found = u < weight;
+            if !found {
+                u -= weight;
             }
-        }
-        unreachable!("the block's weights reach above u")
+            found
+        };
+        let found = match &self.parts {
+            Parts::Rows { p, q, blocks } => {
+                let block = blocks.iter().position(|&excess| holds(excess)).unwrap_or(0);
+                let start = block * BLOCK;
+                let mut weights = p[start..].iter().zip(&q[start..]);
+                let place = weights.position(|(&p, &q)| holds(self.totals.excess(p, q)));
+                place.map(|place| Token::at(start + place))
+            }
+            Parts::List(list) => {
+                list.iter().find(|&&(_, excess)| holds(excess)).map(|&(token, _)| token)
+            }
+        };
+        found.expect("the weights sum to the total, which exceeds u")
     }
 
     fn visit(&self, each: &mut dyn FnMut(Token, U256)) {
-        self.weights().for_each(|(token, weight)| each(token, U256::from(weight)));
+        self.each(|token, excess| each(token, U256::from(excess)));
     }
 
     fn only(&self) -> Option<Token> {
-        let (token, weight) = self.weights().next()?;
-        (weight == self.total).then_some(token)
+        let mut only = None;
+        if let Parts::Rows { blocks, .. } = &self.parts
+            && blocks.iter().filter(|&&excess| excess > 0).count() > 1
+        {
+            return None;
+        }
+        self.each(|token, excess| {
+            if excess == self.total {
+                only = Some(token);
+            }
+        });
+        only
     }
 }

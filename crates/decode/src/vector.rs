@@ -6,7 +6,8 @@
 use pulp::{Arch, Simd, WithSimd};
 
 /// A loop. Its `run` and all that it calls must be `#[inline(always)]`: what is not inlined is
-/// compiled for the oldest machines.
+/// compiled for the oldest machines, and there a fused multiply-add is a call. So no iterator that
+/// others drive, such as `map` before `collect`, may hold the work: its closure is not inlined.
 pub(crate) trait Loop {
     type Output;
 

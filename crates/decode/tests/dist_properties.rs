@@ -199,7 +199,8 @@ proptest! {
         let (p_law, q_law) = (reference(&p), reference(&q));
         let alpha = sum_of_minima(&p_law, &q_law);
         prop_assert_eq!(rational(overlap(&dense(&p), &dense(&q))), alpha.clone());
-        let Some(residual) = residual(&dense(&p), &dense(&q)) else {
+        let (p_form, q_form) = (dense(&p), dense(&q));
+        let Some(residual) = residual(&p_form, &q_form) else {
             prop_assert_eq!(&p_law, &q_law);
             prop_assert!(alpha.is_one());
             return Ok(());
@@ -487,7 +488,8 @@ fn drawing_at_the_total_is_a_bug() {
 #[test]
 #[should_panic(expected = "a draw needs u < W, not 40 of 40")]
 fn drawing_at_the_residuals_total_is_a_bug() {
-    let residual = residual(&dense(&[1, 2, 3, 4]), &dense(&[4, 3, 2, 1])).expect("they differ");
+    let (p, q) = (dense(&[1, 2, 3, 4]), dense(&[4, 3, 2, 1]));
+    let residual = residual(&p, &q).expect("they differ");
     assert_eq!(residual.at(U256::from(39)), Token(3));
     let _ = residual.at(U256::from(40));
 }

@@ -136,9 +136,10 @@ impl Verifier for BlockFault {
         } else {
             let (p, q) = (&laws[tau], proposals[tau].q());
             let ordinary = matches!(self, Self::TokenResidual | Self::Cumulative);
-            let law: Box<dyn Law> = if ordinary {
+            let law: Box<dyn Law + '_> = if ordinary {
                 // The mutants may stop where nothing is left; engines then take the target's law.
-                residual(p, q).map_or_else(|| Box::new(p.clone()) as Box<dyn Law>, |r| Box::new(r))
+                residual(p, q)
+                    .map_or_else(|| Box::new(p.clone()) as Box<dyn Law + '_>, |r| Box::new(r))
             } else {
                 let residual = BlockResidual::new(alpha[tau], p, q);
                 if residual.total.is_zero() { Box::new(p.clone()) } else { Box::new(residual) }

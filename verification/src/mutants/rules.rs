@@ -16,7 +16,7 @@ pub(super) struct WrongRule {
     /// The chance to accept x at place i of γ.
     pub(super) accept: fn(&Judged<'_>) -> Fraction,
     /// The law after a rejection.
-    pub(super) replace: fn(&Judged<'_>) -> Box<dyn Law>,
+    pub(super) replace: for<'a> fn(&Judged<'a>) -> Box<dyn Law + 'a>,
     /// One coin for the whole block.
     pub(super) shared_coin: bool,
 }
@@ -62,8 +62,8 @@ impl Verifier for WrongRule {
             let asked = if self.shared_coin { ratio(chance, least) } else { chance };
             let accepted = noise.decide(round.key(place, Lane::Accept), asked);
             if !accepted {
-                let law = (self.replace)(&judged);
-                let next = noise.draw(round.key(place, Lane::Residual), law.as_ref());
+                let key = round.key(place, Lane::Residual);
+                let next = noise.draw(key, (self.replace)(&judged).as_ref());
                 laws.push(p);
                 return Verdict { accepted: place, next: Ok(Next::residual(next)), laws };
             }
@@ -99,10 +99,10 @@ fn right_accept(judged: &Judged<'_>) -> Fraction {
     acceptance(judged.p, judged.q, judged.x)
 }
 
-fn right_residual(judged: &Judged<'_>) -> Box<dyn Law> {
+fn right_residual<'a>(judged: &Judged<'a>) -> Box<dyn Law + 'a> {
     // A mutant of the acceptance rule may reject where the right rule cannot.
     residual(judged.p, judged.q)
-        .map_or_else(|| Box::new(judged.p.clone()) as Box<dyn Law>, |r| Box::new(r))
+        .map_or_else(|| Box::new(judged.p.clone()) as Box<dyn Law + 'a>, |r| Box::new(r))
 }
 
 fn certain() -> Fraction {

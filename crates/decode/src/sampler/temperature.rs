@@ -48,9 +48,8 @@ pub(super) struct Weights {
 /// The integer weights of `logits`, of which one is finite, at `temperature > 0`.
 pub(super) fn weights(logits: &Logits<'_>, temperature: f64) -> Weights {
     let (max, inverse) = (logits.largest(), 1.0 / temperature);
-    let mut row = vec![0; logits.len()];
-    let sum = each_kind!(logits, logits => {
-        widest(Exponentials { logits, max, inverse, row: &mut row })
+    let (mut row, sum) = each_kind!(logits, logits => {
+        widest(Exponentials { logits, max, inverse })
     });
     // ⌈log2 S⌉ ≥ 0, since the largest logit alone contributes 2^32 to the sum.
     let log_2 = u64::BITS - (sum - 1).leading_zeros() - 32;
@@ -59,32 +58,38 @@ pub(super) fn weights(logits: &Logits<'_>, temperature: f64) -> Weights {
     Weights { row, total }
 }
 
-/// Writes the bits of each `e` to `row` and returns `Σ round(2^32 · e)`.
+/// The bits of each `e`, and `Σ round(2^32 · e)`.
 struct Exponentials<'a, Z> {
     logits: &'a [Z],
     max: f64,
     /// 1/T.
     inverse: f64,
-    row: &'a mut [u64],
 }
 
 impl<Z: Logit> Loop for Exponentials<'_, Z> {
-    type Output = u64;
+    type Output = (Vec<u64>, u64);
 
     #[inline(always)]
-    fn run(self) -> u64 {
-        let Self { logits, max, inverse, row } = self;
+    fn run(self) -> (Vec<u64>, u64) {
+        let Self { logits, max, inverse } = self;
         // Wrapping, since checked sums do not vectorise. The sum itself is at most V·2^32 < 2^57; the
         // bits of 2^52 that come along are taken off at the end.
         let mut sum = 0u64;
-        for (bits, &z) in row.iter_mut().zip(logits) {
-            let x = (z.into() - max) * inverse;
-            // 0·∞ at the tiniest temperatures is no number, and not below 0 either.
-            let e = exp(if x < 0.0 { x } else { 0.0 });
-            *bits = e.to_bits();
-            sum = sum.wrapping_add(e.mul_add(4_294_967_296.0, INTEGERS).to_bits());
+        // By way of a short buffer: a row that is made first and filled then is read from memory twice.
+        let mut row = Vec::with_capacity(logits.len());
+        let mut buffer = [0u64; 256];
+        for logits in logits.chunks(buffer.len()) {
+            let bits = &mut buffer[..logits.len()];
+            for (bits, &z) in bits.iter_mut().zip(logits) {
+                let x = (z.into() - max) * inverse;
+                // 0·∞ at the tiniest temperatures is no number, and not below 0 either.
+                let e = exp(if x < 0.0 { x } else { 0.0 });
+                *bits = e.to_bits();
+                sum = sum.wrapping_add(e.mul_add(4_294_967_296.0, INTEGERS).to_bits());
+            }
+            row.extend_from_slice(bits);
         }
-        sum.wrapping_sub((logits.len() as u64).wrapping_mul(INTEGERS.to_bits()))
+        (row, sum.wrapping_sub((logits.len() as u64).wrapping_mul(INTEGERS.to_bits())))
     }
 }
 

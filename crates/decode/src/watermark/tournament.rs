@@ -125,7 +125,7 @@ fn floor(moved: u64, sum: u64, class: u64, ratio: u64) -> u64 {
 }
 
 /// A residual with a total of at most 2^61: see [`Watermark::mark_residual`](super::Watermark).
-pub(super) fn narrowed(residual: &Residual, vocab: usize) -> Dist {
+pub(super) fn narrowed(residual: &Residual<'_>, vocab: usize) -> Dist {
     let total = residual.total();
     let (mut ids, mut weights, mut sum, mut dealt) = (vec![], vec![], U256::ZERO, 0u64);
     let unit = U256::from(1u64 << 61);

@@ -19,7 +19,7 @@ use ruint::aliases::U256;
 pub(crate) struct Rule {
     pub(crate) name: &'static str,
     accept: fn(&Dist, &Dist, Token) -> Fraction,
-    replace: fn(&Dist, &Dist, Token) -> Box<dyn Law>,
+    replace: for<'a> fn(&'a Dist, &'a Dist, Token) -> Box<dyn Law + 'a>,
 }
 
 impl std::fmt::Debug for Rule {
@@ -41,8 +41,8 @@ impl Verifier for Rule {
             laws.push(target.law(i).expect("a usable row"));
             let p = &laws[i];
             if !noise.decide(round.key(i, Lane::Accept), (self.accept)(p, q, x)) {
-                let law = (self.replace)(p, q, x);
-                let next = noise.draw(round.key(i, Lane::Residual), law.as_ref());
+                let key = round.key(i, Lane::Residual);
+                let next = noise.draw(key, (self.replace)(p, q, x).as_ref());
                 return Verdict { accepted: i, next: Ok(Next::residual(next)), laws };
             }
         }
@@ -99,9 +99,9 @@ fn certain() -> Fraction {
     Fraction::new(1, 1)
 }
 
-fn right_residual(p: &Dist, q: &Dist, _: Token) -> Box<dyn Law> {
+fn right_residual<'a>(p: &'a Dist, q: &'a Dist, _: Token) -> Box<dyn Law + 'a> {
     // A mutant of the acceptance rule may reject where the right rule cannot.
-    residual(p, q).map_or_else(|| Box::new(p.clone()) as Box<dyn Law>, |r| Box::new(r))
+    residual(p, q).map_or_else(|| Box::new(p.clone()) as Box<dyn Law + 'a>, |r| Box::new(r))
 }
 
 fn without(p: &Dist, x: Token) -> Dist {

@@ -91,7 +91,7 @@ fn the_race_of_another_position() {
 #[derive(Clone, Copy)]
 struct Rule {
     accept: fn(RoundKey, Fraction, &mut dyn Noise) -> bool,
-    replace: fn(&Dist, &Dist) -> Box<dyn Law>,
+    replace: for<'a> fn(&'a Dist, &'a Dist) -> Box<dyn Law + 'a>,
 }
 
 const RIGHT: Rule = Rule {
@@ -118,8 +118,8 @@ impl Verifier for Rule {
             laws.push(target.law(i).expect("a usable row"));
             let p = &laws[i];
             if !(self.accept)(round.key(i, Lane::Accept), acceptance(p, q, x), noise) {
-                let law = (self.replace)(p, q);
-                let next = noise.draw(round.key(i, Lane::Residual), law.as_ref());
+                let key = round.key(i, Lane::Residual);
+                let next = noise.draw(key, (self.replace)(p, q).as_ref());
                 return Verdict { accepted: i, next: Ok(Next::residual(next)), laws };
             }
         }
