@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
-use draftproof_decode::{Sampler, Token};
+use draftproof_decode::{Sampler, Token, sampler::temperature};
 use draftproof_model::{
     Model,
     guidance::{Form, Guidance, Strength},
@@ -46,6 +46,7 @@ impl Contract {
                 "vocabulary": target.vocab(),
             },
             "sampler": settings,
+            "weights": temperature::VERSION,
             "ends": { "eos": eos, "stop": settings::stops(ends, target) },
         });
         // As it was before there were looped models, for those that are not.
@@ -153,8 +154,8 @@ fn points(target: &Model) -> Vec<(&'static str, String)> {
             &format!(
                 "Logits are f32, computed from {} weights, widened to f64 before any setting. The \
                  steps apply in the order given under `order`; each works on what the one before \
-                 left. Temperature T > 0 gives the integer weights round(2^B exp((z - max)/T)) with \
-                 a total of at most 2^61 + V/2; T = 0 puts all mass on the largest logit, ties to \
+                 left. Temperature T > 0 gives the integer weights round(2^B exp((z - max)(1/T))) \
+                 with a total of 2^60 to 2^61, nearly; T = 0 puts all mass on the largest logit, ties to \
                  the lowest id.",
                 target.weight_type()
             ),

@@ -28,6 +28,10 @@ use crate::{
     vector::{Loop, widest},
 };
 
+/// Which definition of the weights this is: it counts every change of their bits, and is part of what a
+/// contract's hash covers.
+pub const VERSION: u32 = 2;
+
 /// Divides the logits of the candidates by `temperature`; 0 keeps only the largest.
 pub(super) fn apply(candidates: &mut Candidates<'_>, temperature: f64) {
     if temperature == 0.0 {

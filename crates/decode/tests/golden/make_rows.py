@@ -43,9 +43,12 @@ import json
 import math
 import struct
 import sys
+from decimal import Decimal, getcontext
 from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
+
+getcontext().prec = 60
 
 V = 151936
 ROWS = 64
@@ -142,7 +145,39 @@ LN_2 = float.fromhex("0x1.62e42fefa39efp-1")
 LN_2_HIGH = float.fromhex("0x1.62e42feep-1")
 LN_2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
 assert Fraction(LN_2_HIGH).numerator.bit_length() <= 33
-INVERSE_FACTORIALS = [1.0 / math.factorial(n) for n in range(13, 1, -1)]
+HALF_LN_2 = Decimal(2).ln() / 2
+
+
+def chebyshev_coefficients(count):
+    """(e^r - 1 - r) / r^2 at the Chebyshev nodes of [-ln 2 / 2, ln 2 / 2], as powers of r from 0."""
+
+    def series(term, step):
+        total, n = Decimal(0), 0
+        while abs(term) > Decimal(10) ** -55:
+            total, n = total + term, n + 1
+            term *= step(n)
+        return total
+
+    def cosine(x):
+        return series(Decimal(1), lambda n: -x * x / (2 * n * (2 * n - 1)))
+
+    pi = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
+    nodes = [HALF_LN_2 * cosine(pi * (2 * i + 1) / (2 * count)) for i in range(count)]
+    values = [series(Decimal("0.5"), lambda n, r=r: r / (n + 2)) for r in nodes]
+    # Lagrange: each value times the product of (r - other node) / (node - other node).
+    powers = [Decimal(0)] * count
+    for node, value in zip(nodes, values):
+        product = [value]
+        for other in nodes:
+            if other != node:
+                shifted = [Decimal(0)] + product
+                product = [a - other * b for a, b in zip(shifted, product + [Decimal(0)])]
+                product = [a / (node - other) for a in product]
+        powers = [a + b for a, b in zip(powers, product)]
+    return [float(power) for power in powers]
+
+
+POWERS = chebyshev_coefficients(10)
 
 
 def exact_fma(a, b, c):
@@ -176,10 +211,11 @@ def exp(x):
         return 0.0
     k = fma(x, LOG2_E, 1.5 * 2.0**52) - 1.5 * 2.0**52
     r = fma(k, -LN_2_LOW, fma(k, -LN_2_HIGH, x))
-    polynomial = INVERSE_FACTORIALS[0]
-    for coefficient in INVERSE_FACTORIALS[1:]:
-        polynomial = fma(polynomial, r, coefficient)
-    value = 1.0 + fma(r * r, polynomial, r)
+    square = r * r
+    even, odd = POWERS[8], POWERS[9]
+    for n in (6, 4, 2, 0):
+        even, odd = fma(even, square, POWERS[n]), fma(odd, square, POWERS[n + 1])
+    value = 1.0 + fma(square, fma(odd, r, even), r)
     return math.ldexp(value, int(k))
 
 
@@ -379,6 +415,8 @@ def print_pins():
     print(f"exp.rs: {len(exp_arguments())} arguments")
     print(f"exp.rs: exp(-0.5) = {to_bits(exp(-0.5)):#018x}")
     print(f"exp.rs: digest    = {digest:#018x}")
+    print(f"exp.rs: EVEN      = {POWERS[8::-2]}")
+    print(f"exp.rs: ODD       = {POWERS[9::-2]}")
     for bound in (10, 2**61, 2**128 - 1):
         value = uniform(words_at(7, 1, 12, 3, "draft"), bound)
         print(f"noise.rs: uniform below {bound}: {value}")
