@@ -205,10 +205,10 @@ fn initial_states_are_law() {
         }
         assert!(card("").to_string().contains("The state begins with zeros, not with noise"));
 
-        let stamp = run(model, "--max-tokens 2 --initial-state noise:7").json();
-        assert_eq!(stamp["contract"], seven);
+        let stamp = run(model, "--initial-state noise:7").json();
+        assert_eq!(stamp["contract"], hash("--initial-state noise:7 --ignore-eos"));
         for state in ["zeros", "noise:7"] {
-            let said = run(model, &format!("--max-tokens 2 --initial-state {state}")).ok().stderr;
+            let said = run(model, &format!("--initial-state {state} --drafter none")).ok().stderr;
             assert!(said.contains(&format!("4 loops a pass · initial state {state} · ")), "{said}");
         }
     }
@@ -218,7 +218,8 @@ fn initial_states_are_law() {
     }
 }
 
-/// The same tokens with every draft under noise, greedy and coupled; other noise, other tokens.
+/// The same tokens and probabilities with every draft under noise, greedy and coupled; other noise,
+/// other probabilities.
 #[test]
 fn noise_changes_the_text_and_drafts_do_not() {
     for model in ["huginn", "parcae"] {
@@ -229,7 +230,9 @@ fn noise_changes_the_text_and_drafts_do_not() {
         ] {
             let text = |state: &str, draft: &str| {
                 let words = format!("{words} --initial-state {state} --drafter {draft}");
-                tokens(&run(model, &words).json())
+                let found = run(model, &words).words("--logprobs 1").json();
+                assert!(found["logprobs"][0]["raw"].is_f64(), "{found}");
+                (tokens(&found), found["logprobs"].clone())
             };
             let plain = text("noise:7", "none");
             for draft in
@@ -237,8 +240,10 @@ fn noise_changes_the_text_and_drafts_do_not() {
             {
                 assert_eq!(text("noise:7", draft), plain, "{model} {words} {draft}");
             }
-            assert_ne!(text("noise:8", "none"), plain, "{model} {words}");
-            assert_ne!(text("zeros", "none"), plain, "{model} {words}");
+            for other in ["noise:8", "zeros"] {
+                let other = text(other, "none").1;
+                assert_ne!(other[0]["raw"], plain.1[0]["raw"], "{model} {words}");
+            }
         }
         let words = "--temperature 0 --initial-state noise:7 --n 3 --drafter";
         let alone = tokens(&run(model, &format!("{words} none")).jsons()[0]);
