@@ -5,9 +5,10 @@
 //! absolute position and channel: a row depends on its prefix only, as with zeros.
 //!
 //! # Law
-//! Normal with mean 0 and the deviation that the public code has, `sqrt(2 / (5·hidden))` (Huginn: times
-//! the scale of its embedding), cut at [`CUT`] deviations. Values beyond are drawn again, which is the
-//! law of the public code's inverse distribution function.
+//! Normal with mean 0 and the deviation that the public code has, `sqrt(2 / (5·hidden))` (Huginn: as
+//! its `init_values` say, times the scale of its embedding; Parcae: if `state_init` is `like-init`), cut
+//! at [`CUT`] deviations. Values beyond are drawn again, which is the law of the public code's inverse
+//! distribution function.
 //!
 //! # Bits
 //! The same on every machine: ChaCha20 (key: seed, 64 zero bits, `draftproof state`; stream: position;

@@ -279,6 +279,15 @@ fn what_has_no_initial_state_is_refused() {
         let mut model = here(model.into_language_model());
         assert!(model.open_from(NOISE).is_err() && model.open_from(InitialState::Zeros).is_ok());
     }
+    // Huginn's files say how wide its noise is; where they do not, it is as wide as its weights.
+    let copy = Copy::of("huginn");
+    let noise = |std: serde_json::Value| {
+        copy.edit("config.json", |json| json["init_values"]["std"] = std);
+        copy.open().unwrap().config().transformer.loops.as_ref().unwrap().noise
+    };
+    assert_eq!(noise(0.5.into()), Some(0.5 * 8.0));
+    assert_eq!(noise(serde_json::Value::Null), Some((2.0_f64 / (5.0 * 64.0)).sqrt() * 8.0));
+    assert_eq!(noise(0.into()), None);
     // Whose code draws other noise than this, or none.
     let copy = Copy::of("parcae");
     copy.edit("config.json", |json| json["state_init"] = "unit".into());

@@ -69,7 +69,7 @@ fn parse(fields: Fields<'_>) -> Result<TransformerConfig, Error> {
     let config = llama::of_layers(fields, &defaults, ropes, prelude + core + coda)?;
     let init = |name: &str| fields.get("init_values")?.get(name)?.as_f64();
     let scale = init("embed_scale").unwrap_or((config.hidden as f64).sqrt());
-    // As the code has it: a deviation of 0 or below is none.
+    // With a deviation of 0 or below the public code begins with zeros.
     let std = init("std").unwrap_or(looped::std(config.hidden));
     let noise = Some(std * scale).filter(|_| std > 0.0);
     let loops = looped::count(fields, "mean_recurrence")?;
