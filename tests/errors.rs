@@ -16,7 +16,7 @@ use crate::{
 #[test]
 fn flags_out_of_range_are_refused() {
     let model = Tiny::letters(4).noisy(1).write();
-    let cases: [(&str, &[&str]); 63] = [
+    let cases: [(&str, &[&str]); 68] = [
         ("--temperature -1", &["temperature", "expected 0 (greedy) or a positive number", "-1"]),
         ("--temperature nan", &["temperature", "expected", "NaN"]),
         ("--temperature inf", &["temperature", "expected", "inf"]),
@@ -73,6 +73,11 @@ fn flags_out_of_range_are_refused() {
             &["a quantised copy", "kernels that read no blocks"],
         ),
         ("--draft-model /nowhere", &["/nowhere", "expected builtin:fable, a folder"]),
+        ("--initial-state zeros", &["initial state", "a looped transformer", "layers run once"]),
+        ("--initial-state noise:7", &["initial state", "a looped transformer", "layers run once"]),
+        ("--initial-state noise", &["--initial-state", "expected zeros or noise:SEED"]),
+        ("--initial-state noise:-1", &["--initial-state", "expected zeros or noise:SEED"]),
+        ("--initial-state zero", &["--initial-state", "expected zeros or noise:SEED"]),
         ("--verify always", &["--verify", "always", "rejection, block, coupled"]),
         ("--system x", &["--system is not used without --chat"]),
         ("--chat", &["--chat", "--prompt-ids"]),

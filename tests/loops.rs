@@ -186,6 +186,73 @@ fn depth_and_guidance_are_law_and_drafts_are_not() {
     assert!(plain["law"].get("loops").is_none());
 }
 
+/// Noise is part of the law and of its hash; zeros are what a model without the flag has.
+#[test]
+fn initial_states_are_law() {
+    for model in ["huginn", "parcae"] {
+        let card = |words: &str| draftproof("contract").words(words).model(&golden(model)).json();
+        let hash = |words: &str| card(words)["hash"].clone();
+        let (seven, eight) = (hash("--initial-state noise:7"), hash("--initial-state noise:8"));
+        assert!(seven.is_string() && seven != eight, "{model}");
+        assert!(hash("") != seven && hash("") != eight, "{model}");
+        assert_eq!(hash("--initial-state zeros"), hash(""), "{model}");
+        assert_eq!(hash("--initial-state noise:7 --drafter none --draft-len 2"), seven, "{model}");
+        let noisy = card("--initial-state noise:7");
+        assert_eq!(noisy["law"]["loops"]["initial_state"], "noise:7");
+        let deviation = if model == "huginn" { "0.6325" } else { "0.0791" };
+        for needle in ["noise, a function of the seed 7,", deviation, "cut at 3 of them"] {
+            assert!(noisy.to_string().contains(needle), "{needle}: {noisy}");
+        }
+        assert!(card("").to_string().contains("The state begins with zeros, not with noise"));
+
+        let stamp = run(model, "--initial-state noise:7").json();
+        assert_eq!(stamp["contract"], hash("--initial-state noise:7 --ignore-eos"));
+        for state in ["zeros", "noise:7"] {
+            let said = run(model, &format!("--initial-state {state} --drafter none")).ok().stderr;
+            assert!(said.contains(&format!("4 loops a pass · initial state {state} · ")), "{said}");
+        }
+    }
+    for model in ["ouro", "looped-qwen3"] {
+        let refused = run(model, "--initial-state noise:7");
+        refused.fails(&["initial state", "whose state does not begin with the text", model]);
+    }
+}
+
+/// The same tokens and probabilities with every draft under noise, greedy and coupled; other noise,
+/// other probabilities.
+#[test]
+fn noise_changes_the_text_and_drafts_do_not() {
+    for model in ["huginn", "parcae"] {
+        for words in [
+            "--temperature 0",
+            "--seed 3 --verify coupled",
+            "--seed 3 --verify coupled --loop-guidance logits --guidance-weight 0.3",
+        ] {
+            let text = |state: &str, draft: &str| {
+                let words = format!("{words} --initial-state {state} --drafter {draft}");
+                let found = run(model, &words).words("--logprobs 1").json();
+                assert!(found["logprobs"][0]["raw"].is_f64(), "{found}");
+                (tokens(&found), found["logprobs"].clone())
+            };
+            let plain = text("noise:7", "none");
+            for draft in
+                ["early-exit", "early-exit --draft-loops 3 --draft-len 5", "ngram", "quantized"]
+            {
+                assert_eq!(text("noise:7", draft), plain, "{model} {words} {draft}");
+            }
+            for other in ["noise:8", "zeros"] {
+                let other = text(other, "none").1;
+                assert_ne!(other[0]["raw"], plain.1[0]["raw"], "{model} {words}");
+            }
+        }
+        let words = "--temperature 0 --initial-state noise:7 --n 3 --drafter";
+        let alone = tokens(&run(model, &format!("{words} none")).jsons()[0]);
+        for sibling in run(model, &format!("{words} early-exit")).jsons() {
+            assert_eq!(tokens(&sibling), alone, "{model}: in company");
+        }
+    }
+}
+
 /// Fewer loops are another model, and the same as the readout of an earlier loop.
 #[test]
 fn depth_reaches_the_text() {

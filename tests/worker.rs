@@ -137,6 +137,29 @@ fn text_is_that_of_the_worker_s_machine_bit_for_bit() {
     }
 }
 
+/// A looped target's noise is the client's to choose, and its text and contract are those of here.
+#[test]
+fn noise_is_that_of_here() {
+    let huginn = golden("huginn");
+    let worker =
+        Worker::with(draftproof("worker --bind 127.0.0.1:0").model(&huginn).into_command());
+    let run = |seed: u64, more: &str| {
+        let run = generate("--temperature 0 --ignore-eos --max-tokens 24 --drafter ngram");
+        let run = run.arg("--initial-state").arg(format!("noise:{seed}")).words(more);
+        run.ids(&[17, 250, 3, 99]).model(&huginn).json()
+    };
+    let there = format!("--device {}", worker.device());
+    let mut texts = Vec::new();
+    for seed in [7, 8, 7] {
+        let (found, expected) = (run(seed, &there), run(seed, ""));
+        for key in ["tokens", "contract"] {
+            assert_eq!(found[key], expected[key], "{seed}: {key}");
+        }
+        texts.push(tokens(&found));
+    }
+    assert!(texts[0] == texts[2] && texts[0] != texts[1]);
+}
+
 /// A promise that the worker does not keep is not made here.
 #[test]
 fn general_kernels_of_a_worker_are_told() {

@@ -8,9 +8,9 @@ use std::io::{self, Write};
 use anyhow::Result;
 use draftproof_decode::{Sampler, Token, sampler::temperature};
 use draftproof_model::{
-    Model,
+    InitialState, Model,
     guidance::{Form, Guidance, Strength},
-    loops::Recurrence,
+    initial_state::CUT,
 };
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -52,6 +52,10 @@ impl Contract {
         // As it was before there were looped models, for those that are not.
         if let Some(loops) = target.loops() {
             law["loops"] = json!({ "loops": loops, "guidance": target.guidance().map(guidance) });
+            // As it was before there was noise, for zeros.
+            if let Some(state @ InitialState::Noise(_)) = target.initial_state() {
+                law["loops"]["initial_state"] = state.to_string().into();
+            }
         }
         if let Some(watermark) = sampler.watermark() {
             let entries = watermark.entries().into_iter();
@@ -123,8 +127,22 @@ fn guidance(guidance: Guidance) -> Value {
 /// What is said of a looped target.
 fn depth(target: &Model, loops: usize) -> String {
     let mut text = format!("The looped layers run {loops} times for every token.");
-    if target.recurrence().is_some_and(Recurrence::has_initial_state) {
-        text += " The state begins with zeros, not with noise: a row depends on its prefix only.";
+    match target.initial_state() {
+        None => {}
+        Some(InitialState::Zeros) => {
+            text +=
+                " The state begins with zeros, not with noise: a row depends on its prefix only.";
+        }
+        Some(InitialState::Noise(seed)) => {
+            let config = &target.config().transformer;
+            let deviation = config.loops.as_ref().and_then(|loops| loops.noise);
+            text += &format!(
+                " The state begins with noise, a function of the seed {seed}, the absolute position and \
+                 the channel: a row depends on its prefix only. It is normal with standard deviation \
+                 {:.4}, cut at {CUT} of them, from ChaCha20.",
+                deviation.unwrap_or_default()
+            );
+        }
     }
     let Some(Guidance { reference, form, strength }) = target.guidance() else { return text };
     let (z, what) = match form {

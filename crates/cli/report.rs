@@ -103,6 +103,8 @@ fn print_loops(report: &Report<'_>, models: &Models) {
     let Some(loops) = models.target.loops() else { return };
     let early = models.draft.as_ref().and_then(|draft| draft.loops());
     let draft = early.map(|early| format!(", the draft after {early}")).unwrap_or_default();
+    let initial = models.target.initial_state();
+    let initial = initial.map(|state| format!(" · initial state {state}")).unwrap_or_default();
     let saved = report.stats.tokens.saturating_sub(report.stats.rounds);
     let guidance = match models.target.guidance() {
         None => String::new(),
@@ -114,7 +116,7 @@ fn print_loops(report: &Report<'_>, models: &Models) {
             format!(" · guided by loop {reference}{extra}")
         }
     };
-    eprintln!("{loops} loops a pass{draft} · {saved} passes of all loops saved{guidance}");
+    eprintln!("{loops} loops a pass{draft}{initial} · {saved} passes of all loops saved{guidance}");
 }
 
 /// The summary for people.

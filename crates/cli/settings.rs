@@ -168,6 +168,9 @@ pub(crate) fn open_draft(name: &str, arguments: &ModelArguments) -> Result<Model
 pub(crate) fn open_again(name: &str, arguments: &ModelArguments, device: &str) -> Result<Model> {
     let mut model = open_with(name, Role::Target, device, &loop_cfg(&arguments.loops)?)?;
     set_loops(&mut model, &arguments.loops)?;
+    if let Some(state) = arguments.loops.initial_state {
+        model.set_initial_state(state)?;
+    }
     Ok(model)
 }
 

@@ -7,6 +7,7 @@ use draftproof_decode::{
     Decimal,
     sampler::{Order, TopKTies},
 };
+use draftproof_model::InitialState;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Models")]
@@ -54,6 +55,10 @@ pub(crate) struct LoopArguments {
     /// with start, end (exclusive), K and damping [default: 1/K].
     #[arg(long, value_name = "JSON")]
     pub(crate) loop_cfg: Option<String>,
+    /// What the state of a Huginn or Parcae begins with [default: zeros]: zeros, or the noise of its
+    /// public code, here a function of the seed and the position.
+    #[arg(long, value_name = "zeros|noise:SEED")]
+    pub(crate) initial_state: Option<InitialState>,
     /// Guide the last loop by an earlier one (LoopCD): the text then follows the guided law.
     #[arg(long, value_enum, value_name = "FORM", requires = "guidance_weight")]
     pub(crate) loop_guidance: Option<GuidanceForm>,

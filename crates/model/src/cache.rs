@@ -8,6 +8,8 @@
 
 use burn::tensor::{Device, Tensor};
 
+use crate::initial_state::InitialState;
+
 /// Up to this context the whole of it is allocated at once; beyond, capacity grows in such steps.
 const CHUNK: usize = 1024;
 
@@ -78,14 +80,17 @@ fn grow(
 #[derive(Clone, Debug, Default)]
 pub struct SequenceCache {
     pub(crate) layers: Vec<LayerCache>,
+    /// Here, so that no sequence goes on under another one than its keys and values were made with.
+    pub(crate) initial: InitialState,
     len: usize,
 }
 
 impl SequenceCache {
-    /// An empty cache of `layers` layers. Memory is taken by the first append.
+    /// An empty cache of `layers` layers, for a sequence that begins with `initial` if it is a looped
+    /// transformer's. Memory is taken by the first append.
     #[must_use]
-    pub fn new(layers: usize) -> Self {
-        Self { layers: vec![LayerCache::default(); layers], len: 0 }
+    pub fn new(layers: usize, initial: InitialState) -> Self {
+        Self { layers: vec![LayerCache::default(); layers], initial, len: 0 }
     }
 
     /// The number of positions that count.

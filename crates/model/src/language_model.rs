@@ -22,7 +22,8 @@ use crate::{
     cache::SequenceCache,
     config::TransformerConfig,
     guidance::{Guidance, extrapolate},
-    loops::{Depth, Looped, MAX_LOOPS, States},
+    initial_state::InitialState,
+    loops::{Depth, MAX_LOOPS, Recurrence, States},
     rope::Rope,
     transformer::{Positions, Rotation, Span, Transformer, Way, bytes},
 };
@@ -74,7 +75,9 @@ impl TransformerModel {
             depth: config.loops.as_ref().map(|loops| Depth {
                 loops: loops.loops,
                 guidance: None,
-                initial: None,
+                initial: InitialState::default(),
+                noise: loops.noise,
+                given: None,
             }),
             context: config.context,
             vocab: config.vocab,
@@ -185,24 +188,61 @@ impl TransformerModel {
         Ok(())
     }
 
-    /// The state with which each position begins, where the architecture has one: `[positions,
-    /// hidden]`, positions beyond are outside the context. Zeros without it. Closes open sequences.
+    /// What the state of new sequences begins with; None: the architecture has no such state, or its rows
+    /// were [given](Self::set_initial_states).
+    #[must_use]
+    pub fn initial_state(&self) -> Option<InitialState> {
+        self.recurrence().filter(|recurrence| recurrence.has_initial_state())?;
+        self.depth.as_ref().filter(|depth| depth.given.is_none()).map(|depth| depth.initial)
+    }
+
+    fn recurrence(&self) -> Option<Recurrence> {
+        self.network.looped.as_ref().map(|looped| looped.recurrence)
+    }
+
+    fn noise(&self) -> Option<f64> {
+        self.depth.as_ref().and_then(|depth| depth.noise)
+    }
+
+    /// Sets what the state of sequences begins with. A sequence keeps the keys and values of one setting,
+    /// so all open ones are closed.
     ///
     /// # Errors
-    /// If the architecture has none.
+    /// If the architecture has no state that does not begin with the text, or the noise of its public
+    /// code is of another kind; `name` is the model's in the message.
+    pub fn set_initial_state(&mut self, name: &str, state: InitialState) -> Result<(), Error> {
+        state.check(name, self.recurrence(), self.noise())?;
+        if let Some(depth) = &mut self.depth {
+            depth.initial = state;
+            depth.given = None;
+        }
+        self.sequences.clear();
+        Ok(())
+    }
+
+    /// Opens a sequence that begins with `state`, whatever others begin with.
+    ///
+    /// # Errors
+    /// As [`set_initial_state`](Self::set_initial_state); zeros fit any model.
+    pub fn open_from(&mut self, state: InitialState) -> Result<SequenceId, ModelError> {
+        if state != InitialState::Zeros {
+            state.check("this model", self.recurrence(), self.noise()).map_err(backend)?;
+        }
+        let slots = self.network.slots(self.depth.as_ref());
+        Ok(self.insert(SequenceCache::new(slots, state)))
+    }
+
+    /// The very rows that states begin with: `[positions, hidden]`, positions beyond are outside the
+    /// context. Instead of an [`InitialState`], until one is set again. Closes open sequences.
+    ///
+    /// # Errors
+    /// If the architecture has no state that does not begin with the text.
     pub fn set_initial_states(&mut self, states: Tensor<2>) -> Result<(), Error> {
-        let takes = |looped: &Looped| looped.recurrence.has_initial_state();
-        let takes = self.network.looped.as_ref().is_some_and(takes);
-        let Some(depth) = self.depth.as_mut().filter(|_| takes) else {
-            return Err(Error::Setting {
-                model: "this model".into(),
-                setting: "initial states",
-                expected: "a looped transformer whose state does not begin with the text".into(),
-                found: "another one".into(),
-            });
-        };
+        InitialState::Zeros.check("this model", self.recurrence(), self.noise())?;
         self.context = self.context.min(states.dims()[0]);
-        depth.initial = Some(states);
+        if let Some(depth) = &mut self.depth {
+            depth.given = Some(states);
+        }
         self.sequences.clear();
         Ok(())
     }
@@ -423,7 +463,7 @@ impl LanguageModel for TransformerModel {
     }
 
     fn open(&mut self) -> Result<SequenceId, ModelError> {
-        Ok(self.insert(SequenceCache::new(self.network.slots(self.depth.as_ref()))))
+        self.open_from(self.depth.as_ref().map(|depth| depth.initial).unwrap_or_default())
     }
 
     fn forward(&mut self, batch: &[Pass<'_>]) -> Result<Vec<Rows>, ModelError> {

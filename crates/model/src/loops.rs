@@ -10,13 +10,15 @@
 
 use burn::{
     module::{Module, Param},
-    tensor::{Int, Tensor},
+    tensor::{Int, Tensor, TensorData},
 };
 
 use crate::{
     Error,
+    cache::SequenceCache,
     config::TransformerConfig,
     guidance::{Form, Guidance},
+    initial_state::InitialState,
     layers::{Linear, LinearsConfig, Norm, NormConfig, Visit, vector},
     load::Weights,
     transformer::{Transformer, Visitor, Way, stack},
@@ -36,6 +38,9 @@ pub struct LoopConfig {
     pub core: usize,
     /// What happens between loops.
     pub recurrence: Recurrence,
+    /// The standard deviation, before it is cut, of the noise that the state may begin with; None: the
+    /// model's code draws none, or other noise than [`initial_state`](crate::initial_state) has.
+    pub noise: Option<f64>,
 }
 
 /// What enters a loop, and what its state becomes.
@@ -43,11 +48,11 @@ pub struct LoopConfig {
 pub enum Recurrence {
     /// The state of the loop before, normed by the last norm (Ouro).
     Normed,
-    /// A linear map of the state and the prelude's output, side by side; the state begins with zeros
-    /// and is normed before the coda too (Huginn).
+    /// A linear map of the state and the prelude's output, side by side; the state begins with an
+    /// [`InitialState`] and is normed before the coda too (Huginn).
     Adapter,
     /// The state, each channel faded, plus a linear map of the prelude's normed output; it begins with
-    /// zeros and goes through a linear map before the coda (Parcae).
+    /// an [`InitialState`] and goes through a linear map before the coda (Parcae).
     Diagonal,
     /// The state, of which the core's output replaces this share (looped Qwen3).
     Damped(f32),
@@ -176,8 +181,36 @@ pub(crate) struct Depth {
     /// R.
     pub(crate) loops: usize,
     pub(crate) guidance: Option<Guidance>,
-    /// `[positions, hidden]`: the state that each position begins with; None: zeros.
-    pub(crate) initial: Option<Tensor<2>>,
+    /// What the state of new sequences begins with.
+    pub(crate) initial: InitialState,
+    /// As [`LoopConfig`] has it.
+    pub(crate) noise: Option<f64>,
+    /// `[positions, hidden]`: the state that each position begins with, instead.
+    pub(crate) given: Option<Tensor<2>>,
+}
+
+impl Depth {
+    /// What the states of a pass begin with: each row by its absolute position.
+    ///
+    /// # Shapes
+    /// - like, output: `[n, hidden]`
+    fn begin(&self, like: &Tensor<2>, way: &Way<'_>) -> Tensor<2> {
+        let zeros = |cache: &SequenceCache| cache.initial == InitialState::Zeros;
+        let deviation = match self.noise {
+            Some(deviation) if !way.caches.iter().all(zeros) => deviation,
+            _ => return like.zeros_like(),
+        };
+        let [rows, hidden] = like.dims();
+        let mut states = vec![0.0_f32; rows * hidden];
+        let mut rest = states.chunks_exact_mut(hidden);
+        for (span, cache) in way.spans.iter().zip(way.caches.iter()) {
+            let positions = cache.len()..cache.len() + span.count;
+            for (position, row) in positions.zip(rest.by_ref()) {
+                cache.initial.fill(position, deviation, row);
+            }
+        }
+        Tensor::from_data(TensorData::new(states, [rows, hidden]), &like.device())
+    }
 }
 
 impl Looped {
@@ -246,10 +279,10 @@ impl Transformer {
         let core = looped.prelude..looped.prelude + looped.core;
         let x = self.embed(tokens, way.positions);
         let (prelude, _) = stack(&self.layers[..core.start], 0, x, None, way);
-        let mut state = match (&depth.initial, looped.recurrence.has_initial_state()) {
+        let mut state = match (&depth.given, looped.recurrence.has_initial_state()) {
             (_, false) => prelude.clone(),
             (Some(rows), true) => rows.clone().select(0, way.positions.ids.clone()),
-            (None, true) => prelude.zeros_like(),
+            (None, true) => depth.begin(&prelude, way),
         };
         let prelude = looped.prepare(prelude);
         let mut reference = None;

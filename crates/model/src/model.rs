@@ -15,6 +15,7 @@ use crate::{
     config::{ModelConfig, TransformerConfig},
     generation_config::GenerationConfig,
     guidance::Guidance,
+    initial_state::InitialState,
     language_model::TransformerModel,
     load::{Checkpoint, Gguf, Source, WeightType},
     loops::Recurrence,
@@ -302,6 +303,38 @@ impl Model {
     #[must_use]
     pub fn recurrence(&self) -> Option<Recurrence> {
         self.config.transformer.loops.as_ref().map(|loops| loops.recurrence)
+    }
+
+    /// What its state begins with; None: the text, or rows that were given.
+    #[must_use]
+    pub fn initial_state(&self) -> Option<InitialState> {
+        match &self.runner {
+            Runner::Here(model) => model.initial_state(),
+            #[cfg(feature = "remote")]
+            Runner::There(model) => {
+                let has_one = self.recurrence().is_some_and(Recurrence::has_initial_state);
+                has_one.then_some(model.initial_state())
+            }
+        }
+    }
+
+    /// Sets what the state of sequences begins with, on a worker too; closes open ones.
+    ///
+    /// # Errors
+    /// As [`TransformerModel::set_initial_state`].
+    pub fn set_initial_state(&mut self, state: InitialState) -> Result<(), Error> {
+        match &mut self.runner {
+            Runner::Here(model) => model.set_initial_state(&self.name, state),
+            #[cfg(feature = "remote")]
+            Runner::There(model) => {
+                let loops = self.config.transformer.loops.as_ref();
+                let (recurrence, noise) =
+                    (loops.map(|loops| loops.recurrence), loops.and_then(|loops| loops.noise));
+                state.check(&self.name, recurrence, noise)?;
+                model.set_initial_state(state);
+                Ok(())
+            }
+        }
     }
 
     /// The bytes of weights, each counted as often as a pass uses it: looped layers in every loop, and

@@ -6,9 +6,9 @@ use draftproof_decode::{
     lm::{Pass, Rows, SequenceId},
 };
 
-use crate::TransformerModel;
 #[cfg(feature = "remote")]
 use crate::remote::RemoteModel;
+use crate::{InitialState, TransformerModel};
 
 /// A transformer in this process, or a worker's elsewhere.
 #[derive(Debug)]
@@ -60,6 +60,18 @@ impl Runner {
             Self::Here(model) => Some(model),
             #[cfg(feature = "remote")]
             Self::There(_) => None,
+        }
+    }
+
+    /// As [`TransformerModel::open_from`]; a worker checks it with the next pass.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_from(&mut self, state: InitialState) -> Result<SequenceId, ModelError> {
+        match self {
+            Self::Here(model) => model.open_from(state),
+            #[cfg(feature = "remote")]
+            Self::There(model) => Ok(model.open_from(state)),
         }
     }
 

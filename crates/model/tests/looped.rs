@@ -3,10 +3,16 @@ use draftproof_decode::{
     LanguageModel, Token,
     lm::{Pass, Rows},
 };
-use draftproof_model::{Form, Guidance, Model, Runner, Strength, TransformerModel};
+use draftproof_model::{
+    Form, Guidance, InitialState, Model, Runner, Strength, TransformerModel, initial_state::CUT,
+};
 
-use crate::support::{
-    Copy, LOOPED, Reference, TOLERANCE, bits, cpu, distance, feed, golden, greedy, open,
+use crate::{
+    bits::assert_bits,
+    laws::assert_fork,
+    support::{
+        Copy, LOOPED, Reference, TOLERANCE, bits, cpu, distance, feed, golden, greedy, open,
+    },
 };
 
 const R: usize = 4;
@@ -126,6 +132,171 @@ fn given_initial_states_are_the_reference() {
     assert!(here(open("ouro")).set_initial_states(Tensor::zeros([4, 64], &cpu())).is_err());
 }
 
+/// Those whose state does not begin with the text.
+const BEGIN: [&str; 2] = ["huginn", "parcae"];
+const NOISE: InitialState = InitialState::Noise(7);
+
+fn beginning(name: &str, state: InitialState) -> Model {
+    let mut model = Model::open(&golden(name), &cpu()).unwrap();
+    model.set_initial_state(state).unwrap();
+    assert_eq!(model.initial_state(), Some(state));
+    model
+}
+
+fn deviation(name: &str) -> f64 {
+    let model = Model::open(&golden(name), &cpu()).unwrap();
+    model.config().transformer.loops.as_ref().unwrap().noise.unwrap()
+}
+
+/// The rows of [`NOISE`] at some positions.
+fn noise_rows(name: &str, positions: &[usize]) -> Tensor<2> {
+    let (deviation, mut rows) = (deviation(name), vec![0.0; 64 * positions.len()]);
+    for (row, &position) in rows.chunks_exact_mut(64).zip(positions) {
+        NOISE.fill(position, deviation, row);
+    }
+    Tensor::<1>::from_floats(rows.as_slice(), &cpu()).reshape([positions.len(), 64])
+}
+
+fn all_bits(model: &mut TransformerModel, ids: &[Token], cuts: &[usize]) -> Vec<u32> {
+    rows(model, ids, cuts).iter().flat_map(bits).collect()
+}
+
+/// So the reference's forward with noise is ours, by [`given_initial_states_are_the_reference`]: its rows
+/// are the generator's, and the law of those that the public code drew is the generator's too.
+#[test]
+fn noise_is_its_rows_given() {
+    let every: Vec<usize> = (0..56).collect();
+    for name in BEGIN {
+        let drawn = Reference::of(name).flat("noise");
+        let deviation = deviation(name);
+        let most = drawn.iter().fold(0.0, |most, x| f64::from(x.abs()).max(most));
+        let square = drawn.iter().map(|x| f64::from(x * x)).sum::<f64>() / drawn.len() as f64;
+        assert!(most > 2.9 * deviation && most < CUT * deviation * (1.0 + 1e-6), "{name} {most}");
+        // 3 584 values: four standard errors are 0.11 of the square.
+        let square = square / (0.973_337 * deviation * deviation);
+        assert!((square - 1.0).abs() < 0.11, "{name} {square}");
+
+        let ids = Reference::of(name).ids("input_ids");
+        let mut noisy = here(beginning(name, NOISE).into_language_model());
+        let mut given = here(open(name));
+        given.set_initial_states(noise_rows(name, &every)).unwrap();
+        let guidance = guided(2, Form::Logits, Strength::Adaptive(1.0));
+        for guidance in [None, Some(guidance)] {
+            noisy.set_loops(name, R, guidance).unwrap();
+            given.set_loops(name, R, guidance).unwrap();
+            let expected = all_bits(&mut given, &ids, &[24]);
+            for cuts in [&[24][..], &[8, 5, 1, 7, 3], &[1; 24]] {
+                let found = all_bits(&mut noisy, &ids, cuts);
+                assert!(found == expected, "{name} {cuts:?} {guidance:?}");
+            }
+        }
+    }
+}
+
+/// Any cut, company, threads, rollbacks and forks. The last part is the fault that this must find: noise
+/// by the place in a pass changes every row from the second pass on.
+#[test]
+fn noisy_rows_depend_on_their_prefix_only() {
+    for name in BEGIN {
+        let reference = Reference::of(name);
+        let text = [reference.ids("input_ids"), reference.ids("noise_greedy_ids")].concat();
+        let mut model = beginning(name, NOISE).into_language_model();
+        assert_bits(&mut model, &text, name);
+        assert_fork(&mut model, name);
+
+        let mut model = here(model);
+        let ids = &text[..24];
+        let expected = all_bits(&mut model, ids, &[24]);
+        for cut in [1, 7, 23] {
+            let sequence = model.open().unwrap();
+            let tail: Vec<Token> = ids[cut..].iter().map(|t| Token(319 - t.0)).collect();
+            feed(&mut model, sequence, &ids[..cut]);
+            feed(&mut model, sequence, &tail);
+            model.truncate(sequence, cut).unwrap();
+            let fork = model.fork(sequence).unwrap();
+            let pass = |sequence| Pass { sequence, tokens: &ids[cut..], rows: 24 - cut };
+            for rows in model.forward(&[pass(sequence), pass(fork)]).unwrap() {
+                assert!(bits(&rows) == expected[cut * 320..], "{name} {cut}");
+            }
+        }
+
+        let by_place: Vec<usize> = (0..8).chain(0..16).collect();
+        model.set_initial_states(noise_rows(name, &by_place)).unwrap();
+        assert_eq!(model.initial_state(), None);
+        let wrong = all_bits(&mut model, ids, &[8, 16]);
+        let pairs: Vec<bool> =
+            wrong.chunks(320).zip(expected.chunks(320)).map(|(a, b)| a == b).collect();
+        assert_eq!(pairs, [vec![true; 8], vec![false; 16]].concat(), "{name}");
+    }
+}
+
+/// Sequences of several settings share a pass, and none goes on under another's.
+#[test]
+fn a_sequence_keeps_what_it_began_with() {
+    let states = [InitialState::Zeros, NOISE, InitialState::Noise(8)];
+    for name in BEGIN {
+        let ids = Reference::of(name).ids("input_ids");
+        let plain = all_bits(&mut here(open(name)), &ids, &[24]);
+        let alone = states.map(|state| {
+            all_bits(&mut here(beginning(name, state).into_language_model()), &ids, &[24])
+        });
+        assert!(alone[0] == plain && alone[1] != plain, "{name}");
+        assert!(alone[2] != alone[1] && alone[2] != plain, "{name}");
+
+        let mut model = here(open(name));
+        let sequences = states.map(|state| model.open_from(state).unwrap());
+        feed(&mut model, sequences[1], &ids[..9]);
+        let fork = model.fork(sequences[1]).unwrap();
+        let batch =
+            [(0, sequences[0], 0), (1, sequences[1], 9), (2, sequences[2], 0), (1, fork, 9)];
+        let passes = batch.map(|(_, sequence, held)| Pass {
+            sequence,
+            tokens: &ids[held..],
+            rows: 24 - held,
+        });
+        let found = model.forward(&passes).unwrap();
+        for ((state, _, held), rows) in batch.into_iter().zip(found) {
+            assert!(bits(&rows) == alone[state][held * 320..], "{name} {state}");
+        }
+
+        model.set_initial_state(name, NOISE).unwrap();
+        assert!(model.len(sequences[1]).is_err(), "what was open is closed");
+        assert!(all_bits(&mut model, &ids, &[24]) == alone[1], "{name}");
+        model.set_initial_state(name, InitialState::Zeros).unwrap();
+        assert!(all_bits(&mut model, &ids, &[24]) == plain, "{name}");
+    }
+}
+
+#[test]
+fn what_has_no_initial_state_is_refused() {
+    for name in ["ouro", "looped-qwen3", "llama"] {
+        let mut model = Model::open(&golden(name), &cpu()).unwrap();
+        assert_eq!(model.initial_state(), None);
+        for state in [InitialState::Zeros, NOISE] {
+            let message = model.set_initial_state(state).unwrap_err().to_string();
+            assert!(message.contains("whose state does not begin with the text"), "{message}");
+        }
+        let mut model = here(model.into_language_model());
+        assert!(model.open_from(NOISE).is_err() && model.open_from(InitialState::Zeros).is_ok());
+    }
+    // Huginn's files say how wide its noise is; where they do not, it is as wide as its weights.
+    let copy = Copy::of("huginn");
+    let noise = |std: serde_json::Value| {
+        copy.edit("config.json", |json| json["init_values"]["std"] = std);
+        copy.open().unwrap().config().transformer.loops.as_ref().unwrap().noise
+    };
+    assert_eq!(noise(0.5.into()), Some(0.5 * 8.0));
+    assert_eq!(noise(serde_json::Value::Null), Some((2.0_f64 / (5.0 * 64.0)).sqrt() * 8.0));
+    assert_eq!(noise(0.into()), None);
+    // Whose code draws other noise than this, or none.
+    let copy = Copy::of("parcae");
+    copy.edit("config.json", |json| json["state_init"] = "unit".into());
+    let mut model = copy.open().unwrap();
+    let message = model.set_initial_state(NOISE).unwrap_err().to_string();
+    assert!(message.contains("expected zeros") && message.contains("noise:7"), "{message}");
+    model.set_initial_state(InitialState::Zeros).unwrap();
+}
+
 /// What a checkpoint does not say, its user may: the same rows and the same identity of weights as from
 /// a file that says it, and another configuration than without.
 #[test]
@@ -233,6 +404,15 @@ fn an_early_exit_is_the_model_with_fewer_loops() {
         let found = bits(&rows(&mut early, &ids, &[24])[0]);
         model.set_loops(name, 2, None).unwrap();
         assert!(found == bits(&rows(&mut model, &ids, &[24])[0]), "{name}");
+        if BEGIN.contains(&name) {
+            // From the same noise.
+            model.set_loops(name, R, None).unwrap();
+            model.set_initial_state(name, NOISE).unwrap();
+            let noisy = bits(&rows(&mut model.early_exit(name, 2).unwrap(), &ids, &[24])[0]);
+            model.set_loops(name, 2, None).unwrap();
+            assert_eq!(model.initial_state(), Some(NOISE));
+            assert!(noisy == bits(&rows(&mut model, &ids, &[24])[0]) && noisy != found, "{name}");
+        }
         assert!(model.early_exit(name, 2).is_err() && model.early_exit(name, 0).is_err());
     }
 }

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use draftproof_decode::{LanguageModel, Token, lm::Pass};
 use draftproof_model::{
-    Model, Place, Role, Runner,
+    InitialState, Model, Place, Role, Runner,
     remote::{Served, serve},
 };
 
@@ -14,15 +14,23 @@ use crate::{
     support::{Reference, bits, cpu, feed, golden, open},
 };
 
-/// Serves a golden model from a thread of its own, and connects to it.
-fn there(name: &str) -> Runner {
-    let model = Model::open(&golden(name), &cpu()).unwrap();
+/// Serves a model from a thread of its own.
+fn place_of(name: &str, model: Model) -> Place {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = format!("remote:ws://{}", listener.local_addr().unwrap());
     let served = Served::new(name.into(), model, "cpu".into(), true);
     std::thread::spawn(move || serve(&listener, vec![served], None, |_| {}));
-    let place = Place::open(&place, None).unwrap();
-    Model::open(&golden(name), place).unwrap().into_language_model()
+    Place::open(&place, None).unwrap()
+}
+
+/// Serves a golden model from a thread of its own.
+fn golden_place(name: &str) -> Place {
+    place_of(name, Model::open(&golden(name), &cpu()).unwrap())
+}
+
+/// A golden model of a worker.
+fn there(name: &str) -> Runner {
+    Model::open(&golden(name), golden_place(name)).unwrap().into_language_model()
 }
 
 #[test]
@@ -80,11 +88,8 @@ fn a_model_of_the_program_is_known_by_its_files() {
     let model = Model::builtin("fable", Role::Draft, &cpu()).unwrap();
     let parameters = model.parameters();
     let identity = model.identity().clone();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let place = format!("remote:ws://{}", listener.local_addr().unwrap());
-    let served = Served::new("small".into(), model, "cpu".into(), true);
-    std::thread::spawn(move || serve(&listener, vec![served], None, |_| {}));
-    let open = |role| Model::builtin("fable", role, Place::open(&place, None).unwrap());
+    let place = place_of("small", model);
+    let open = |role| Model::builtin("fable", role, place.clone());
     let found = open(Role::Draft).unwrap();
     assert_eq!((found.parameters(), found.identity()), (parameters, &identity));
     let error = open(Role::Target).unwrap_err().to_string();
@@ -95,13 +100,7 @@ fn a_model_of_the_program_is_known_by_its_files() {
 #[test]
 fn a_looped_model_is_as_deep_there() {
     let here = Model::open(&golden("ouro"), &cpu()).unwrap();
-    let model = Model::open(&golden("ouro"), &cpu()).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let place = format!("remote:ws://{}", listener.local_addr().unwrap());
-    let served = Served::new("ouro".into(), model, "cpu".into(), true);
-    std::thread::spawn(move || serve(&listener, vec![served], None, |_| {}));
-    let place = Place::open(&place, None).unwrap();
-    let mut there = Model::open(&golden("ouro"), place).unwrap();
+    let mut there = Model::open(&golden("ouro"), golden_place("ouro")).unwrap();
     assert_eq!((there.loops(), there.guidance()), (Some(4), None));
     assert_eq!((there.loops(), there.identity()), (here.loops(), here.identity()));
     assert_eq!(there.bytes_run(), here.bytes_run());
@@ -110,4 +109,45 @@ fn a_looped_model_is_as_deep_there() {
         let error = error.unwrap().to_string();
         assert!(error.contains("expected a model on this machine"), "{error}");
     }
+}
+
+/// Two clients of one worker begin with different noise, a third with zeros, all at once; each has the
+/// rows that it would have here.
+#[test]
+fn initial_states_travel() {
+    let states = [InitialState::Zeros, InitialState::Noise(7), InitialState::Noise(u64::MAX)];
+    for name in ["huginn", "parcae"] {
+        let ids = Reference::of(name).ids("input_ids");
+        let place = golden_place(name);
+        let mut rows = [Place::from(&cpu()), place.clone()].map(|place| {
+            let mut models = states.map(|state| {
+                let mut model = Model::open(&golden(name), place.clone()).unwrap();
+                // Under the wrong setting, and closed by the right one.
+                let before = model.language_model().open().unwrap();
+                model.set_initial_state(state).unwrap();
+                assert!(model.language_model().len(before).is_err());
+                assert_eq!(model.initial_state(), Some(state));
+                model.into_language_model()
+            });
+            let sequences = models.each_mut().map(|model| model.open().unwrap());
+            let mut found: [Vec<u32>; 3] = Default::default();
+            for range in [0..9, 9..10, 10..24] {
+                for (i, model) in models.iter_mut().enumerate() {
+                    found[i].extend(bits(&feed(model, sequences[i], &ids[range.clone()])));
+                }
+            }
+            let fork = models[1].fork(sequences[1]).unwrap();
+            models[1].truncate(fork, 3).unwrap();
+            assert_eq!(bits(&feed(&mut models[1], fork, &ids[3..])), found[1][3 * 320..]);
+            found
+        });
+        assert!(rows[0] == rows[1], "{name}");
+        let different = &mut rows[0];
+        different.sort();
+        assert!(different[0] != different[1] && different[1] != different[2], "{name}");
+    }
+    let mut llama = Model::open(&golden("llama"), golden_place("llama")).unwrap();
+    let message = llama.set_initial_state(InitialState::Noise(7)).unwrap_err().to_string();
+    assert!(message.contains("initial state: expected a looped transformer"), "{message}");
+    assert_eq!(llama.initial_state(), None);
 }

@@ -67,16 +67,19 @@ fn parse(fields: Fields<'_>) -> Result<TransformerConfig, Error> {
     let ropes = vec![RopeConfig { theta, scaling: RopeScaling::None }];
     let defaults = Defaults { context: 4096, tied_head: true, ..Defaults::LLAMA };
     let config = llama::of_layers(fields, &defaults, ropes, prelude + core + coda)?;
-    let scale = fields.get("init_values").and_then(|values| values.get("embed_scale"));
-    let scale = scale.and_then(serde_json::Value::as_f64);
+    let init = |name: &str| fields.get("init_values")?.get(name)?.as_f64();
+    let scale = init("embed_scale").unwrap_or((config.hidden as f64).sqrt());
+    // With a deviation of 0 or below the public code begins with zeros.
+    let std = init("std").unwrap_or(looped::std(config.hidden));
+    let noise = Some(std * scale).filter(|_| std > 0.0);
     let loops = looped::count(fields, "mean_recurrence")?;
     Ok(TransformerConfig {
-        embedding_scale: scale.unwrap_or((config.hidden as f64).sqrt()) as f32,
+        embedding_scale: scale as f32,
         rope_layout: RopeLayout::Interleaved,
         out_norms: OutNorms::Sum,
         query_key_bias: true,
         names: NAMES,
-        loops: Some(LoopConfig { loops, prelude, core, recurrence: Recurrence::Adapter }),
+        loops: Some(LoopConfig { loops, prelude, core, recurrence: Recurrence::Adapter, noise }),
         ..config
     })
 }

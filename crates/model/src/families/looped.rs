@@ -29,6 +29,11 @@ pub(super) fn sections(fields: Fields<'_>) -> Result<[usize; 3], Error> {
     Ok([prelude, core, section("n_layers_in_coda")?])
 }
 
+/// The deviation with which weights are drawn, and initial states.
+pub(super) fn std(hidden: usize) -> f64 {
+    (2.0 / (5.0 * hidden as f64)).sqrt()
+}
+
 /// Refuses what the arithmetic of a family does not have, unless the field is absent or null.
 pub(super) fn only(
     fields: Fields<'_>,

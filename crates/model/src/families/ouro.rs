@@ -41,7 +41,13 @@ fn parse(fields: Fields<'_>) -> Result<TransformerConfig, Error> {
     Ok(TransformerConfig {
         out_norms: OutNorms::Branch,
         names: NAMES,
-        loops: Some(LoopConfig { loops, prelude: 0, core, recurrence: Recurrence::Normed }),
+        loops: Some(LoopConfig {
+            loops,
+            prelude: 0,
+            core,
+            recurrence: Recurrence::Normed,
+            noise: None,
+        }),
         ..config
     })
 }

@@ -84,6 +84,8 @@ fn parse(fields: Fields<'_>) -> Result<TransformerConfig, Error> {
         layer.value_table = (index % 2 == last % 2).then_some(index);
     }
     let loops = looped::count(fields, "mean_recurrence")?;
+    let like_init = fields.text("state_init")?.is_none_or(|init| init == "like-init");
+    let noise = like_init.then_some(looped::std(config.hidden));
     Ok(TransformerConfig {
         rope_layout: RopeLayout::Interleaved,
         query_key_norms: HeadNorms::AfterRope,
@@ -91,7 +93,7 @@ fn parse(fields: Fields<'_>) -> Result<TransformerConfig, Error> {
         activation: Function::HalfSquaredRelu,
         logit_softcap: fields.softcap("logit_softcap")?,
         names: NAMES,
-        loops: Some(LoopConfig { loops, prelude, core, recurrence: Recurrence::Diagonal }),
+        loops: Some(LoopConfig { loops, prelude, core, recurrence: Recurrence::Diagonal, noise }),
         ..config
     })
 }

@@ -54,5 +54,5 @@ fn window(fields: Fields<'_>, layers: usize) -> Result<Option<LoopConfig>, Error
         Some(other) => return Err(inner.error("damping", "a number in (0, 1]", other)),
     };
     let recurrence = Recurrence::Damped(damping as f32);
-    Ok(Some(LoopConfig { loops, prelude: start, core: end - start, recurrence }))
+    Ok(Some(LoopConfig { loops, prelude: start, core: end - start, recurrence, noise: None }))
 }

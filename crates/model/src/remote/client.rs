@@ -17,7 +17,7 @@ use tungstenite::{
 };
 
 use super::{Change, Failure, Greeting, Hello, PATIENCE, VERSION, Welcome, WirePass, Work};
-use crate::{Error, WeightType};
+use crate::{Error, InitialState, WeightType};
 
 /// Where a worker is, and what it wants to hear.
 #[derive(Clone)]
@@ -132,6 +132,7 @@ impl Link {
                 facts,
                 connection,
                 changes: Vec::new(),
+                initial: InitialState::default(),
                 lengths: BTreeMap::new(),
                 next: 0,
             }),
@@ -222,6 +223,8 @@ pub struct RemoteModel {
     vocab: usize,
     /// What the worker has yet to be told.
     changes: Vec<Change>,
+    /// What the state of new sequences begins with.
+    initial: InitialState,
     lengths: BTreeMap<SequenceId, usize>,
     next: u64,
 }
@@ -268,6 +271,24 @@ impl RemoteModel {
         &self.facts.weights
     }
 
+    pub(crate) fn initial_state(&self) -> InitialState {
+        self.initial
+    }
+
+    /// Closes open sequences.
+    pub(crate) fn set_initial_state(&mut self, state: InitialState) {
+        let open = std::mem::take(&mut self.lengths);
+        self.changes.extend(open.keys().map(|sequence| Change::Close(sequence.0)));
+        self.initial = state;
+    }
+
+    /// Memory is had, or not, when the first pass runs.
+    pub(crate) fn open_from(&mut self, initial: InitialState) -> SequenceId {
+        let id = self.insert(0);
+        self.changes.push(Change::Open { sequence: id.0, initial });
+        id
+    }
+
     /// Runs the passes there. The outer error is the connection's and final.
     fn ask(&mut self, batch: &[Pass<'_>]) -> Result<Result<Vec<f32>, String>, String> {
         let pass = |pass: &Pass<'_>| WirePass {
@@ -302,11 +323,8 @@ impl LanguageModel for RemoteModel {
         self.facts.context
     }
 
-    /// Memory is had, or not, when the first pass runs.
     fn open(&mut self) -> Result<SequenceId, ModelError> {
-        let id = self.insert(0);
-        self.changes.push(Change::Open(id.0));
-        Ok(id)
+        Ok(self.open_from(self.initial))
     }
 
     fn forward(&mut self, batch: &[Pass<'_>]) -> Result<Vec<Rows>, ModelError> {

@@ -31,11 +31,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::InitialState;
+
 pub use client::{Link, RemoteModel};
 pub use worker::{Served, serve};
 
 /// Raised when a message changes its meaning.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// How long a client waits for a sign of life.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a busy worker gives one.
@@ -85,11 +87,12 @@ struct Work {
     passes: Vec<WirePass>,
 }
 
-/// The client names sequences, each name once.
+/// The client names sequences, each name once, and says what a looped transformer's state begins with:
+/// clients of one model may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Change {
-    Open(u64),
+    Open { sequence: u64, initial: InitialState },
     Truncate { sequence: u64, len: usize },
     Fork { from: u64, to: u64 },
     Close(u64),

@@ -27,7 +27,7 @@ use tungstenite::{
 use super::{
     Change, Failure, Greeting, HEARTBEAT, Hello, MOST_BYTES, PATIENCE, VERSION, Welcome, Work,
 };
-use crate::Model;
+use crate::{Model, Runner};
 
 /// More clients than this wait until one has gone.
 const MOST_CLIENTS: usize = 64;
@@ -338,12 +338,12 @@ fn known(sequences: &BTreeMap<u64, SequenceId>, name: u64) -> Result<SequenceId,
 
 fn change_one(
     sequences: &mut BTreeMap<u64, SequenceId>,
-    lm: &mut dyn LanguageModel,
+    lm: &mut Runner,
     change: Change,
 ) -> Result<(), String> {
     let text = |error: draftproof_decode::error::ModelError| error.to_string();
     let (name, opened) = match change {
-        Change::Open(name) => (name, lm.open().map_err(text)?),
+        Change::Open { sequence, initial } => (sequence, lm.open_from(initial).map_err(text)?),
         Change::Fork { from, to } => (to, lm.fork(known(sequences, from)?).map_err(text)?),
         Change::Truncate { sequence, len } => {
             return lm.truncate(known(sequences, sequence)?, len).map_err(text);
