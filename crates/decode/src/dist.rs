@@ -233,6 +233,14 @@ impl Dist {
         ((rough(total) - sum / total) * std::f64::consts::LOG2_E).max(0.0)
     }
 
+    /// The weights of all ids, where they are kept so.
+    pub(crate) fn row(&self) -> Option<&[u64]> {
+        match &self.form {
+            Form::Dense(weights) => Some(weights),
+            Form::Sparse { .. } => None,
+        }
+    }
+
     fn weights(&self) -> &[u64] {
         match &self.form {
             Form::Dense(weights) | Form::Sparse { weights, .. } => weights,

@@ -33,7 +33,13 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng, SeedableRng};
 use ruint::aliases::U256;
 
-use crate::{Dist, Token, dist::Fraction, law::Law, ln::exponential};
+use crate::{
+    Dist, Token,
+    dist::Fraction,
+    law::Law,
+    ln::exponential,
+    vector::{Loop, widest},
+};
 
 /// What a random choice is for. Choices of different lanes are independent.
 #[derive(
@@ -223,19 +229,82 @@ impl Noise for ChaCha {
     /// depend on which other tokens the law has. Ties go to the lowest id.
     fn race(&mut self, key: PositionKey, law: &Dist) -> Token {
         let mut rng = stream(key.seed, b"draftproof place", key.position);
+        let mut race = Race { time: f64::INFINITY, winner: Token(0) };
+        if let Some(weights) = law.row() {
+            let mut bytes = [0; 8 * HEAT];
+            let mut words = [0; HEAT];
+            for (heat, weights) in weights.chunks(HEAT).enumerate() {
+                let bytes = &mut bytes[..8 * weights.len()];
+                rng.fill_bytes(bytes);
+                for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+                    *word = u64::from_le_bytes(*bytes);
+                }
+                if widest(AnyAhead { words: &words[..weights.len()], weights, time: race.time }) {
+                    for (place, (&word, &weight)) in words.iter().zip(weights).enumerate() {
+                        race.run(Token::at(heat * HEAT + place), word, weight);
+                    }
+                }
+            }
+            return race.winner;
+        }
         let mut next = 0;
-        let mut best = (f64::INFINITY, Token(0));
         for (x, weight) in law.support() {
             if x.0 != next {
                 rng.set_word_pos(2 * u128::from(x.0));
             }
             next = x.0 + 1;
-            let time = exponential(rng.next_u64()) / weight as f64;
-            if time < best.0 {
-                best = (time, x);
+            race.run(x, rng.next_u64(), weight);
+        }
+        race.winner
+    }
+}
+
+/// Tokens that race together, and of which then nobody or everybody is looked at.
+const HEAT: usize = 64;
+
+/// The best so far.
+struct Race {
+    time: f64,
+    winner: Token,
+}
+
+impl Race {
+    fn run(&mut self, x: Token, word: u64, weight: u64) {
+        if may_beat(word, weight, self.time) {
+            let time = exponential(word) / weight as f64;
+            if time < self.time {
+                (self.time, self.winner) = (time, x);
             }
         }
-        best.1
+    }
+}
+
+/// Whether the variate of `word` over `weight` may be below `time`: `−ln(1 − u) ≥ u`, so where `u/w`
+/// is above it no logarithm is needed. The margin is far above all roundings.
+#[inline(always)]
+fn may_beat(word: u64, weight: u64, time: f64) -> bool {
+    /// 2^64 and a little.
+    const UNITS: f64 = 18_446_744_073_709_551_616.0 * (1.0 + 1e-12);
+    word as f64 <= weight as f64 * time * UNITS
+}
+
+/// Whether one of a heat may beat the best.
+struct AnyAhead<'a> {
+    words: &'a [u64],
+    weights: &'a [u64],
+    time: f64,
+}
+
+impl Loop for AnyAhead<'_> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run(self) -> bool {
+        let mut any = 0u64;
+        for (&word, &weight) in self.words.iter().zip(self.weights) {
+            any |= u64::from(may_beat(word, weight, self.time));
+        }
+        any != 0
     }
 }
 

@@ -238,7 +238,7 @@ impl BlockPlace {
     }
 
     /// A place from its laws, and the residual there.
-    pub(super) fn of(alpha: u64, p: &Dist, q: &Dist) -> (Self, BlockResidual) {
+    pub(super) fn of<'a>(alpha: u64, p: &'a Dist, q: &'a Dist) -> (Self, BlockResidual<'a>) {
         let residual = BlockResidual::new(alpha, p, q);
         let unit = U256::from(u128::from(p.total()) * u128::from(q.total()));
         (Self::judged(alpha, residual.total(), unit), residual)

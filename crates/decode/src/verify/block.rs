@@ -8,6 +8,7 @@ use crate::{
     dist::{Cursor, Fraction},
     law::Law,
     noise::{Lane, Noise},
+    vector::{Loop, widest},
 };
 
 /// Judges the block as a whole: `τ = max{i : η_i < h_i}`, then a draw from the residual at τ.
@@ -36,29 +37,26 @@ impl Verifier for BlockRule {
 
     fn verify(&self, block: &Block<'_>, noise: &mut dyn Noise) -> Verdict {
         let Block { proposals, target, round, .. } = *block;
-        let (mut laws, mut steps) = (Vec::new(), Vec::new());
-        let mut alpha = ONE;
+        let (mut laws, mut alphas) = (Vec::new(), vec![ONE]);
         // A row without a law ends the block before it; it decides something only if τ gets there.
         let mut end = Ok(());
         for (i, proposal) in proposals.iter().enumerate() {
+            let (alpha, x, q) = (alphas[i], proposal.token(), proposal.q());
             match target.law(i) {
                 Ok(p) => {
-                    let step =
-                        Step { alpha, residual: BlockResidual::new(alpha, &p, proposal.q()) };
-                    let (x, q) = (proposal.token(), proposal.q());
-                    alpha = next_alpha(alpha, (p.weight(x), p.total()), (q.weight(x), q.total()));
+                    let (p_x, q_x) = ((p.weight(x), p.total()), (q.weight(x), q.total()));
+                    alphas.push(next_alpha(alpha, p_x, q_x));
                     laws.push(p);
-                    steps.push(step);
                 }
                 Err(unusable) => end = Err(unusable),
             }
             // α = 0 stays 0: no later place can be τ.
-            if end.is_err() || alpha == 0 {
+            if end.is_err() || alphas.last() == Some(&0) {
                 break;
             }
         }
-        let last = steps.len();
-        if noise.decide(round.key(last, Lane::Accept), h_last(alpha)) {
+        let last = laws.len();
+        if noise.decide(round.key(last, Lane::Accept), h_last(alphas[last])) {
             let next = end.and_then(|()| target.law(last)).map(|p| {
                 let next = noise.draw(round.key(last, Lane::Bonus), &p);
                 laws.push(p);
@@ -66,10 +64,10 @@ impl Verifier for BlockRule {
             });
             return Verdict { accepted: last, next, laws };
         }
-        let places = steps.iter().enumerate().rev();
-        for (i, step) in places {
-            if noise.decide(round.key(i, Lane::Accept), step.h()) {
-                let next = noise.draw(round.key(i, Lane::Residual), &step.residual);
+        for i in (0..last).rev() {
+            let residual = BlockResidual::new(alphas[i], &laws[i], proposals[i].q());
+            if noise.decide(round.key(i, Lane::Accept), residual.h()) {
+                let next = noise.draw(round.key(i, Lane::Residual), &residual);
                 return Verdict { accepted: i, next: Ok(Next::residual(next)), laws };
             }
         }
@@ -94,108 +92,216 @@ pub(crate) fn h(alpha: u64, z: U256, unit: U256) -> Fraction {
 
 /// `α_{i+1}` of a token from α_i and its weight and the total in p and in q.
 pub(crate) fn next_alpha(alpha: u64, p: (u64, u64), q: (u64, u64)) -> u64 {
-    Ratio::new(alpha, p, q).floor
+    Ratio::new(alpha, p.1, q.1).floor(p.0, q.0)
 }
 
-/// One place of the block: α_i and the residual after it.
-#[derive(Debug)]
-struct Step {
+/// `α_i·p(x)/q(x)` in units of 2^-40, for the tokens of one place.
+#[derive(Clone, Copy, Debug)]
+struct Ratio {
     alpha: u64,
-    residual: BlockResidual,
+    p_total: u64,
+    q_total: u64,
+    /// `α_i / W_p` and `1 / W_q`, rounded.
+    units: [f64; 2],
 }
 
-impl Step {
-    fn h(&self) -> Fraction {
-        h(self.alpha, self.residual.total, self.residual.unit)
+/// Far more than the quotient in f64, with its eight roundings, can be from the true one.
+const MARGIN: f64 = 1.0 / (1u64 << 45) as f64;
+
+impl Ratio {
+    fn new(alpha: u64, p_total: u64, q_total: u64) -> Self {
+        let units = [alpha as f64 / p_total as f64, 1.0 / q_total as f64];
+        Self { alpha, p_total, q_total, units }
+    }
+
+    /// `α_{i+1}(x)`: not above the quotient, nor above 1.
+    fn floor(self, p_x: u64, q_x: u64) -> u64 {
+        let (floor, unclear) = self.estimate(p_x, q_x);
+        if unclear && self.numerator(p_x) >= self.denominator(q_x) << 40 { ONE } else { floor }
+    }
+
+    /// A multiple of 2^-40 below the quotient, without a wide division for every token of the
+    /// vocabulary, and whether it may have to be 1. It may be one unit lower than it could: any
+    /// value works.
+    #[inline(always)]
+    fn estimate(self, p_x: u64, q_x: u64) -> (u64, bool) {
+        const INTEGERS: f64 = 4_503_599_627_370_496.0;
+        const MOST: f64 = ONE as f64;
+        let [p_unit, q_unit] = self.units;
+        let quotient = (p_x as f64 * p_unit) / (q_x as f64 * q_unit);
+        // Rounded to the nearest of half a unit less.
+        let below = quotient * (1.0 - MARGIN) - 0.5;
+        let below = if below > 0.0 { below } else { 0.0 };
+        let below = if below < MOST { below } else { MOST };
+        let floor = (below + INTEGERS).to_bits() & ((1 << 52) - 1);
+        // Never drafted: all of α_i·p(x) is residual.
+        let drafted = q_x > 0;
+        let above = quotient > MOST * (1.0 + MARGIN);
+        let unclear = drafted & !above & (quotient > MOST * (1.0 - 2.0 * MARGIN));
+        let floor = if above { ONE } else { floor };
+        let floor = if unclear { ONE - 1 } else { floor };
+        (if drafted { floor } else { 0 }, unclear)
+    }
+
+    fn numerator(self, p_x: u64) -> U256 {
+        U256::from(u128::from(p_x) * u128::from(self.q_total)) * U256::from(self.alpha)
+    }
+
+    fn denominator(self, q_x: u64) -> U256 {
+        U256::from(u128::from(q_x) * u128::from(self.p_total))
+    }
+
+    /// `r_i(x)`.
+    fn residual(self, p_x: u64, q_x: u64) -> U256 {
+        self.numerator(p_x) - self.denominator(q_x) * U256::from(self.floor(p_x, q_x))
     }
 }
 
 /// `r_i(x)` in units of `2^-40 / (W_p·W_q)`; at most 2^164 in all.
 #[derive(Debug)]
-pub(crate) struct BlockResidual {
-    ids: Vec<u32>,
-    weights: Vec<U256>,
+pub(crate) struct BlockResidual<'a> {
+    parts: Parts<'a>,
+    ratio: Ratio,
     total: U256,
-    /// `W_p·W_q`.
-    unit: U256,
 }
 
-impl BlockResidual {
-    pub(crate) fn new(alpha: u64, p: &Dist, q: &Dist) -> Self {
-        let unit = U256::from(u128::from(p.total()) * u128::from(q.total()));
-        let mut residual = Self { ids: Vec::new(), weights: Vec::new(), total: U256::ZERO, unit };
-        let mut q_weights = Cursor::new(q);
-        // Where p has no weight, r is 0.
-        for (x, p_x) in p.support() {
-            let Ratio { numerator, denominator, floor } =
-                Ratio::new(alpha, (p_x, p.total()), (q_weights.weight(x), q.total()));
-            let weight = numerator - denominator * U256::from(floor);
-            if !weight.is_zero() {
-                residual.ids.push(x.0);
-                residual.weights.push(weight);
-                residual.total += weight;
+#[derive(Debug)]
+enum Parts<'a> {
+    /// Two rows of the same length, and the sums over blocks of tokens.
+    Rows { p: &'a [u64], q: &'a [u64], blocks: Vec<U256> },
+    List(Vec<(Token, U256)>),
+}
+
+/// Tokens whose weights are summed before one of them is looked at.
+const BLOCK: usize = 64;
+
+impl<'a> BlockResidual<'a> {
+    pub(crate) fn new(alpha: u64, p: &'a Dist, q: &'a Dist) -> Self {
+        let ratio = Ratio::new(alpha, p.total(), q.total());
+        let parts = match (p.row(), q.row()) {
+            (Some(p), Some(q)) if p.len() == q.len() => {
+                Parts::Rows { p, q, blocks: widest(Blocks { p, q, ratio }) }
             }
-        }
-        residual
-    }
-}
-
-/// `α_i·p(x)/q(x)` in units of 2^-40, as a fraction, and `α_{i+1}(x)`: not above it, nor above 1.
-struct Ratio {
-    numerator: U256,
-    denominator: U256,
-    floor: u64,
-}
-
-impl Ratio {
-    fn new(alpha: u64, (p_x, p_total): (u64, u64), (q_x, q_total): (u64, u64)) -> Self {
-        let a = u128::from(p_x) * u128::from(q_total);
-        let b = u128::from(q_x) * u128::from(p_total);
-        let numerator = U256::from(a) * U256::from(alpha);
-        let denominator = U256::from(b);
-        let floor = if b == 0 {
-            // Never drafted, so all of α_i·p(x) is residual.
-            0
-        } else if numerator >= denominator << 40 {
-            ONE
-        } else {
-            // A multiple of 2^-40 below the quotient, without a wide division for every token of the
-            // vocabulary: the quotient in f64 is within 2^-50 of the true one, and a hair less
-            // is safely below. A quotient of an exact multiple may lose one unit; any value works.
-            let quotient = alpha as f64 * (a as f64 / b as f64);
-            (quotient * (1.0 - 2f64.powi(-48))) as u64
+            _ => {
+                let mut q_weights = Cursor::new(q);
+                // Where p has no weight, r is 0.
+                let weights =
+                    p.support().map(|(x, p_x)| (x, ratio.residual(p_x, q_weights.weight(x))));
+                Parts::List(weights.filter(|(_, weight)| !weight.is_zero()).collect())
+            }
         };
-        debug_assert!(denominator * U256::from(floor) <= numerator);
-        Self { numerator, denominator, floor }
+        let total = match &parts {
+            Parts::Rows { blocks, .. } => blocks.iter().fold(U256::ZERO, |sum, &block| sum + block),
+            Parts::List(list) => list.iter().fold(U256::ZERO, |sum, &(_, weight)| sum + weight),
+        };
+        Self { parts, ratio, total }
+    }
+
+    fn h(&self) -> Fraction {
+        let Ratio { alpha, p_total, q_total, .. } = self.ratio;
+        h(alpha, self.total, U256::from(u128::from(p_total) * u128::from(q_total)))
     }
 }
 
-impl Law for BlockResidual {
+/// `Σ r_i(x)` over each block of two rows.
+struct Blocks<'a> {
+    p: &'a [u64],
+    q: &'a [u64],
+    ratio: Ratio,
+}
+
+impl Loop for Blocks<'_> {
+    type Output = Vec<U256>;
+
+    /// `α_i·W_q·Σ p(x) − W_p·Σ q(x)·α_{i+1}(x)`: the second sum is of products of 62 and 41 bits, added
+    /// up in four parts. A block in which a ratio is too close to 1 is summed token by token.
+    #[inline(always)]
+    fn run(self) -> Vec<U256> {
+        let Self { p, q, ratio } = self;
+        let mut blocks = Vec::with_capacity(p.len().div_ceil(BLOCK));
+        for (p, q) in p.chunks(BLOCK).zip(q.chunks(BLOCK)) {
+            let (mut p_sum, mut parts, mut any_unclear) = (0u64, [0u64; 4], 0u64);
+            for (&p, &q) in p.iter().zip(q) {
+                let (floor, unclear) = ratio.estimate(p, q);
+                any_unclear |= u64::from(unclear);
+                // No sum can wrap: of p it is part of the total, of a product of 32 and 21 bits 2^59.
+                p_sum = p_sum.wrapping_add(p);
+                let (high, low) = (q >> 32, q & 0xffff_ffff);
+                let (floor_high, floor_low) = (floor >> 20, floor & 0xf_ffff);
+                parts[0] = parts[0].wrapping_add(low.wrapping_mul(floor_low));
+                parts[1] = parts[1].wrapping_add(low.wrapping_mul(floor_high));
+                parts[2] = parts[2].wrapping_add(high.wrapping_mul(floor_low));
+                parts[3] = parts[3].wrapping_add(high.wrapping_mul(floor_high));
+            }
+            blocks.push(if any_unclear == 0 {
+                let shifts = [0, 20, 32, 52];
+                let taken = parts.iter().zip(shifts).map(|(&part, shift)| u128::from(part) << shift);
+                let taken = U256::from(taken.sum::<u128>()) * U256::from(ratio.p_total);
+                ratio.numerator(p_sum) - taken
+            } else {
+                let weights = p.iter().zip(q).map(|(&p, &q)| ratio.residual(p, q));
+                weights.fold(U256::ZERO, |sum, weight| sum + weight)
+            });
+        }
+        blocks
+    }
+}
+
+impl Law for BlockResidual<'_> {
     fn total(&self) -> U256 {
         self.total
     }
 
-    fn at(&self, u: U256) -> Token {
-        let mut cumulative = U256::ZERO;
-        for (&id, weight) in self.ids.iter().zip(&self.weights) {
-            cumulative += *weight;
-            if u < cumulative {
-                return Token(id);
+    fn at(&self, mut u: U256) -> Token {
+        assert!(u < self.total, "a draw needs u < W, not {u} of {}", self.total);
+        // The first whose cumulative weight exceeds u.
+        let mut holds = |weight: U256| {
+            let found = u < weight;
+            if !found {
+                u -= weight;
             }
-        }
-        panic!("a draw needs u < W, not {u} of {}", self.total)
+            found
+        };
+        let found = match &self.parts {
+            Parts::Rows { p, q, blocks } => {
+                let start = BLOCK * blocks.iter().position(|&block| holds(block)).unwrap_or(0);
+                let mut weights = p[start..].iter().zip(&q[start..]);
+                let place = weights.position(|(&p, &q)| holds(self.ratio.residual(p, q)));
+                place.map(|place| Token::at(start + place))
+            }
+            Parts::List(list) => {
+                list.iter().find(|&&(_, weight)| holds(weight)).map(|&(token, _)| token)
+            }
+        };
+        found.expect("the weights sum to the total, which exceeds u")
     }
 
     fn visit(&self, each: &mut dyn FnMut(Token, U256)) {
-        for (&id, &weight) in self.ids.iter().zip(&self.weights) {
-            each(Token(id), weight);
+        match &self.parts {
+            Parts::Rows { p, q, .. } => {
+                for (place, (&p, &q)) in p.iter().zip(*q).enumerate() {
+                    let weight = self.ratio.residual(p, q);
+                    if !weight.is_zero() {
+                        each(Token::at(place), weight);
+                    }
+                }
+            }
+            Parts::List(list) => list.iter().for_each(|&(token, weight)| each(token, weight)),
         }
     }
 
     fn only(&self) -> Option<Token> {
-        match self.ids[..] {
-            [id] => Some(Token(id)),
-            _ => None,
+        if let Parts::Rows { blocks, .. } = &self.parts
+            && blocks.iter().filter(|block| !block.is_zero()).count() > 1
+        {
+            return None;
         }
+        let mut only = None;
+        self.visit(&mut |token, weight| {
+            if weight == self.total {
+                only = Some(token);
+            }
+        });
+        only
     }
 }
