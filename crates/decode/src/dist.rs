@@ -579,7 +579,11 @@ pub struct Residual<'a> {
 #[derive(Clone, Debug)]
 enum Parts<'a> {
     /// Two rows of the same length and the excess of each block.
-    Rows { p: &'a [u64], q: &'a [u64], blocks: Vec<u128> },
+    Rows {
+        p: &'a [u64],
+        q: &'a [u64],
+        blocks: Vec<u128>,
+    },
     List(Vec<(Token, u128)>),
 }
 

@@ -455,6 +455,48 @@ mod tests {
         assert_eq!(noise.draw(KEY, &only), Token(2));
     }
 
+    /// A race of every token with its own words, one after the other.
+    fn plain_race(key: PositionKey, law: &Dist) -> Token {
+        let time = |(x, weight): (Token, u64)| {
+            let mut rng = stream(key.seed, b"draftproof place", key.position);
+            rng.set_word_pos(2 * u128::from(x.0));
+            (exponential(rng.next_u64()) / weight as f64, x)
+        };
+        let times = law.support().map(time);
+        times.fold((f64::INFINITY, Token(0)), |best, one| if one.0 < best.0 { one } else { best }).1
+    }
+
+    /// Leaving out what cannot win changes no winner: rows of several heats, flat, steep, with one
+    /// likely token at either end, and with holes.
+    #[test]
+    fn heats_find_the_winner() {
+        let shapes: [fn(u64) -> u64; 5] = [
+            |_| 1 << 40,
+            |x| (1 << 58) >> (x / 4).min(57),
+            |x| if x == 0 { 1 << 60 } else { 1 << 45 },
+            |x| if x == 299 { 1 << 60 } else { 1 },
+            |x| if x % 3 == 0 { 0 } else { x.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 12 },
+        ];
+        let mut winners = HashSet::new();
+        for (shape, weight) in shapes.into_iter().enumerate() {
+            for len in [2, 63, 64, 65, 300] {
+                let row: Vec<u64> = (0..len).map(weight).collect();
+                let ids = (0..len as u32).filter(|&x| row[x as usize] > 0).collect();
+                let held = row.iter().copied().filter(|&weight| weight > 0).collect();
+                let sparse = Dist::sparse(row.len(), ids, held).expect("a law");
+                let law = Dist::dense(row).expect("a law");
+                for position in 0..200 {
+                    let key = PositionKey { seed: KEY.seed, position };
+                    let winner = plain_race(key, &law);
+                    assert_eq!(ChaCha.race(key, &law), winner, "shape {shape}, {len} tokens");
+                    assert_eq!(ChaCha.race(key, &sparse), winner, "shape {shape}, {len} tokens");
+                    winners.insert(winner);
+                }
+            }
+        }
+        assert!(winners.len() > 100, "only {} different winners", winners.len());
+    }
+
     #[test]
     #[should_panic(expected = "noise was asked for twice")]
     fn a_key_spent_twice_is_caught() {

@@ -195,7 +195,7 @@ proptest! {
 
     /// `min(p, q) + (1 − α)·residual = p`: the theorem, token by token.
     #[test]
-    fn acceptance_and_residual_make_up_p((p, q) in pairs(4..64)) {
+    fn acceptance_and_residual_make_up_p((p, q) in pairs(4..200)) {
         let (p_law, q_law) = (reference(&p), reference(&q));
         let alpha = sum_of_minima(&p_law, &q_law);
         prop_assert_eq!(rational(overlap(&dense(&p), &dense(&q))), alpha.clone());
@@ -215,7 +215,7 @@ proptest! {
 
     /// `q_x · min(1, acceptance(x)) = min(p_x, q_x)`; summed over x, the overlap.
     #[test]
-    fn acceptance_times_q_is_the_overlap((p, q) in pairs(4..64)) {
+    fn acceptance_times_q_is_the_overlap((p, q) in pairs(4..200)) {
         let (p_law, q_law) = (reference(&p), reference(&q));
         let (p, q) = (dense(&p), dense(&q));
         let mut sum = BigRational::zero();
@@ -231,7 +231,7 @@ proptest! {
 
     /// TV is `½ Σ |p − q|`, `1 −` the overlap, symmetric, and 0 for equal laws only.
     #[test]
-    fn total_variation_is_half_the_distance((p, q) in pairs(4..64)) {
+    fn total_variation_is_half_the_distance((p, q) in pairs(4..200)) {
         let (p_law, q_law) = (reference(&p), reference(&q));
         let distance: BigRational = p_law
             .iter()
@@ -248,7 +248,7 @@ proptest! {
 
     /// There is a residual unless the laws are the same rationals; it lives where p exceeds q.
     #[test]
-    fn residual_is_none_for_equal_laws_only((p, q) in pairs(4..64)) {
+    fn residual_is_none_for_equal_laws_only((p, q) in pairs(4..200)) {
         let (p_law, q_law) = (reference(&p), reference(&q));
         let (p, q) = (dense(&p), dense(&q));
         let found = residual(&p, &q);
@@ -279,7 +279,7 @@ proptest! {
 
     /// Dense and sparse are one law: weights, equality, overlap, residual and acceptance agree.
     #[test]
-    fn the_form_changes_no_law((p, q) in pairs(4..64)) {
+    fn the_form_changes_no_law((p, q) in pairs(4..200)) {
         let (plain_p, plain_q) = (dense(&p), dense(&q));
         for p_form in forms(&p) {
             prop_assert_eq!(&p_form, &plain_p);
@@ -353,7 +353,7 @@ proptest! {
 
     /// A disjoint draft is never accepted, and its residual is p.
     #[test]
-    fn disjoint_drafts_leave_p((p, q) in pairs(4..64)) {
+    fn disjoint_drafts_leave_p((p, q) in pairs(4..200)) {
         let (p, q) = disjoint(&p, &q);
         let p_law = reference(&p);
         let vocab = p.len();

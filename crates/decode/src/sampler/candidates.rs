@@ -25,21 +25,15 @@ pub(super) struct Candidates<'a> {
 impl<'a> Candidates<'a> {
     pub(super) fn new(vocab: usize, logits: &'a [f32]) -> Result<Self, RowError> {
         let used = &logits[..logits.len().min(vocab)];
-        let logits = Logits::of(used).map_err(|bad| RowError::NonFinite {
-            token: Token::at(bad),
-            value: used[bad],
-        })?;
+        let logits = Logits::of(used)
+            .map_err(|bad| RowError::NonFinite { token: Token::at(bad), value: used[bad] })?;
         let candidates = Self { vocab, ids: None, logits, temperature: 1.0, weights: None };
         candidates.nonempty_after(Step::Logits)?;
         Ok(candidates)
     }
 
     fn nonempty_after(&self, step: Step) -> Result<(), RowError> {
-        if self.logits.any_finite() {
-            Ok(())
-        } else {
-            Err(RowError::Empty { step })
-        }
+        if self.logits.any_finite() { Ok(()) } else { Err(RowError::Empty { step }) }
     }
 
     /// The size of the vocabulary: every id is below it.

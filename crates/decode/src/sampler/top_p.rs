@@ -98,10 +98,7 @@ fn class(weight: u64) -> usize {
 
 /// The places for which `wanted` holds, in order.
 #[inline(always)]
-fn select(
-    places: impl ExactSizeIterator<Item = u32>,
-    wanted: impl Fn(u32) -> bool,
-) -> Vec<u32> {
+fn select(places: impl ExactSizeIterator<Item = u32>, wanted: impl Fn(u32) -> bool) -> Vec<u32> {
     let mut selected = vec![0; places.len()];
     let mut count = 0usize;
     // Written always and counted where it holds: no branch to mispredict.

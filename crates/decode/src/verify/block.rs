@@ -168,7 +168,11 @@ pub(crate) struct BlockResidual<'a> {
 #[derive(Debug)]
 enum Parts<'a> {
     /// Two rows of the same length, and the sums over blocks of tokens.
-    Rows { p: &'a [u64], q: &'a [u64], blocks: Vec<U256> },
+    Rows {
+        p: &'a [u64],
+        q: &'a [u64],
+        blocks: Vec<U256>,
+    },
     List(Vec<(Token, U256)>),
 }
 
@@ -235,7 +239,8 @@ impl Loop for Blocks<'_> {
             }
             blocks.push(if any_unclear == 0 {
                 let shifts = [0, 20, 32, 52];
-                let taken = parts.iter().zip(shifts).map(|(&part, shift)| u128::from(part) << shift);
+                let taken =
+                    parts.iter().zip(shifts).map(|(&part, shift)| u128::from(part) << shift);
                 let taken = U256::from(taken.sum::<u128>()) * U256::from(ratio.p_total);
                 ratio.numerator(p_sum) - taken
             } else {
@@ -303,5 +308,104 @@ impl Law for BlockResidual<'_> {
             }
         });
         only
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of several blocks: unlike, equal, equal up to scale, equal in one block only, and one unit
+    /// apart, which no f64 can tell.
+    fn rows(len: usize) -> Vec<[Vec<u64>; 2]> {
+        let mut state = 7u64;
+        let mut next = |bits: u32| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 8) >> (56 - bits)
+        };
+        let mut row = |most: u32| -> Vec<u64> {
+            let mut weight = |place: usize| match place % 5 {
+                0 => 0,
+                1 => next(most),
+                _ => next(1 + most * (place % 7) as u32 / 7),
+            };
+            let mut row: Vec<u64> = (0..len).map(&mut weight).collect();
+            row[len / 2] += 1;
+            row
+        };
+        let (p, q) = (row(50), row(50));
+        let small = row(40);
+        let mut part = q.clone();
+        part[..len / 2].copy_from_slice(&p[..len / 2]);
+        vec![
+            [p.clone(), q],
+            [p.clone(), p.clone()],
+            [small.clone(), small.iter().map(|weight| weight * 3).collect()],
+            [p.clone(), part],
+            [p.clone(), p.iter().map(|weight| weight + 1).collect()],
+            [p.iter().map(|weight| weight + 1).collect(), p],
+        ]
+    }
+
+    /// Every α is at most what the rule allows and within two units of it, 1 where it may be; the
+    /// residual's weights are what is left, their sum is the total, and a draw finds each of them.
+    #[test]
+    fn wide_rows_are_judged_token_by_token() {
+        let mut whole = 0;
+        for len in [1, 63, 64, 65, 200] {
+            for [p, q] in rows(len) {
+                let sparse = |row: &[u64]| {
+                    let held = (0..len as u32).zip(row.iter().copied()).filter(|&(_, w)| w > 0);
+                    let (ids, weights) = held.unzip();
+                    Dist::sparse(len, ids, weights).expect("a law")
+                };
+                let [p_sparse, q_sparse] = [sparse(&p), sparse(&q)];
+                let [p, q] = [p, q].map(|row| Dist::dense(row).expect("a law"));
+                for alpha in [ONE, ONE - 1, ONE / 3, 12_345, 1] {
+                    let residual = BlockResidual::new(alpha, &p, &q);
+                    let mut expected = Vec::new();
+                    for x in (0..len).map(Token::at) {
+                        let [p_x, q_x] = [&p, &q].map(|law| (law.weight(x), law.total()));
+                        let numerator = U256::from(p_x.0) * U256::from(q_x.1) * U256::from(alpha);
+                        let denominator = U256::from(q_x.0) * U256::from(p_x.1);
+                        let next = U256::from(next_alpha(alpha, p_x, q_x));
+                        assert!(denominator * next <= numerator, "{x}");
+                        if q_x.0 > 0 {
+                            let most = (numerator / denominator).min(U256::from(ONE));
+                            assert!(next + U256::from(2) >= most, "{x}: {next} of {most}");
+                            let is_whole = numerator >= denominator << 40;
+                            assert_eq!(next == U256::from(ONE), is_whole, "{x}");
+                            whole += usize::from(is_whole);
+                        }
+                        let weight = numerator - denominator * next;
+                        if !weight.is_zero() {
+                            expected.push((x, weight));
+                        }
+                    }
+                    let mut found = Vec::new();
+                    residual.visit(&mut |x, weight| found.push((x, weight)));
+                    assert_eq!(found, expected);
+                    let mut below = U256::ZERO;
+                    for &(x, weight) in &expected {
+                        assert_eq!(residual.at(below), x);
+                        below += weight;
+                        assert_eq!(residual.at(below - U256::from(1)), x);
+                    }
+                    assert_eq!(residual.total(), below);
+                    let only = (expected.len() == 1).then(|| expected[0].0);
+                    assert_eq!(residual.only(), only);
+                    let listed = BlockResidual::new(alpha, &p_sparse, &q_sparse);
+                    assert_eq!(listed.total(), below);
+                    if let Some(last) = below.checked_sub(U256::from(1)) {
+                        assert_eq!(listed.at(last), residual.at(last));
+                        assert_eq!(
+                            listed.at(last / U256::from(2)),
+                            residual.at(last / U256::from(2))
+                        );
+                    }
+                }
+            }
+        }
+        assert!(whole > 1000, "{whole}");
     }
 }

@@ -147,7 +147,12 @@ impl Watermark {
     /// # Panics
     /// If a token of the residual is outside the vocabulary.
     #[must_use]
-    pub fn mark_residual(&self, generated: &[Token], residual: &Residual<'_>, vocab: usize) -> Dist {
+    pub fn mark_residual(
+        &self,
+        generated: &[Token],
+        residual: &Residual<'_>,
+        vocab: usize,
+    ) -> Dist {
         let narrow = tournament::narrowed(residual, vocab);
         self.apply(&*self.residual_values, generated, narrow)
     }
