@@ -7,8 +7,8 @@ use crate::vector::{Loop, widest};
 /// None is NaN or +∞.
 #[derive(Debug)]
 pub(super) enum Logits<'a> {
-    /// The model's own.
-    Given(&'a [f32]),
+    /// The model's own, and the largest of them.
+    Given(&'a [f32], f32),
     /// None of these is −0, so that ties are ties to the last bit.
     Changed(Vec<f64>),
 }
@@ -17,7 +17,7 @@ pub(super) enum Logits<'a> {
 macro_rules! each_kind {
     ($logits:expr, $slice:ident => $body:expr) => {
         match $logits {
-            $crate::sampler::logits::Logits::Given($slice) => $body,
+            $crate::sampler::logits::Logits::Given($slice, _) => $body,
             $crate::sampler::logits::Logits::Changed($slice) => $body,
         }
     };
@@ -32,12 +32,10 @@ impl<Z: Copy + Into<f64>> Logit for Z {}
 impl<'a> Logits<'a> {
     /// The model's `row`; or the place of its first logit that is NaN or +∞.
     pub(super) fn of(row: &'a [f32]) -> Result<Self, usize> {
-        // `< ∞` is false for those alone.
-        if widest(Usable(row)) == row.len() {
-            return Ok(Self::Given(row));
+        if let Some(largest) = widest(LargestUsable(row)) {
+            return Ok(Self::Given(row, largest));
         }
-        let usable = |z: &f32| *z < f32::INFINITY;
-        Err(row.iter().position(|z| !usable(z)).expect("one of them was not counted"))
+        Err(row.iter().position(|z| !is_usable(z)).expect("one of them is not usable"))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -51,7 +49,10 @@ impl<'a> Logits<'a> {
 
     /// The largest, −∞ of none.
     pub(super) fn largest(&self) -> f64 {
-        each_kind!(self, z => widest(Largest(z)))
+        match self {
+            Self::Given(_, largest) => f64::from(*largest),
+            Self::Changed(z) => widest(Largest(z)),
+        }
     }
 
     /// The first place of the largest.
@@ -62,12 +63,12 @@ impl<'a> Logits<'a> {
 
     /// All of them, to be changed.
     pub(super) fn own(&mut self) -> &mut Vec<f64> {
-        if let Self::Given(row) = *self {
+        if let Self::Given(row, _) = *self {
             *self = Self::Changed(row.iter().map(|&z| tie(z)).collect());
         }
         match self {
             Self::Changed(logits) => logits,
-            Self::Given(_) => unreachable!("they are changed now"),
+            Self::Given(..) => unreachable!("they are changed now"),
         }
     }
 
@@ -84,36 +85,48 @@ pub(super) fn tie(z: impl Logit) -> f64 {
     z.into() + 0.0
 }
 
-/// How many logits are neither NaN nor +∞.
-struct Usable<'a>(&'a [f32]);
+/// Neither NaN nor +∞: `< ∞` is false for those alone.
+#[inline(always)]
+fn is_usable(z: &f32) -> bool {
+    *z < f32::INFINITY
+}
 
-impl Loop for Usable<'_> {
-    type Output = usize;
+/// The largest of a row, −∞ of none, if all of it is usable.
+struct LargestUsable<'a>(&'a [f32]);
+
+impl Loop for LargestUsable<'_> {
+    type Output = Option<f32>;
 
     #[inline(always)]
-    fn run(self) -> usize {
-        // Counting, unlike searching, is vectorised.
-        let usable = |&z: &f32| u32::from(z < f32::INFINITY);
-        self.0.iter().fold(0u32, |count, z| count.wrapping_add(usable(z))) as usize
+    fn run(self) -> Option<f32> {
+        let (mut lanes, mut unusable) = ([f32::NEG_INFINITY; 16], 0u32);
+        let (blocks, rest) = self.0.as_chunks::<16>();
+        for block in blocks {
+            for (lane, z) in lanes.iter_mut().zip(block) {
+                unusable |= u32::from(!is_usable(z));
+                *lane = if *z > *lane { *z } else { *lane };
+            }
+        }
+        let usable = unusable == 0 && rest.iter().all(is_usable);
+        usable.then(|| lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max))
     }
 }
 
-struct Largest<'a, Z>(&'a [Z]);
+struct Largest<'a>(&'a [f64]);
 
-impl<Z: Logit> Loop for Largest<'_, Z> {
+impl Loop for Largest<'_> {
     type Output = f64;
 
     #[inline(always)]
     fn run(self) -> f64 {
-        let mut lanes = [f64::NEG_INFINITY; 16];
-        let (blocks, rest) = self.0.as_chunks::<16>();
+        let mut lanes = [f64::NEG_INFINITY; 8];
+        let (blocks, rest) = self.0.as_chunks::<8>();
         for block in blocks {
             for (lane, &z) in lanes.iter_mut().zip(block) {
-                let z = z.into();
                 *lane = if z > *lane { z } else { *lane };
             }
         }
-        lanes.into_iter().chain(rest.iter().map(|&z| z.into())).fold(f64::NEG_INFINITY, f64::max)
+        lanes.iter().chain(rest).copied().fold(f64::NEG_INFINITY, f64::max)
     }
 }
 
