@@ -44,7 +44,7 @@ impl<'a> Logits<'a> {
 
     /// Whether there is one above −∞.
     pub(super) fn any_finite(&self) -> bool {
-        each_kind!(self, z => z.iter().any(|&z| f64::from(z) > f64::NEG_INFINITY))
+        each_kind!(self, z => z.iter().any(|&z| tie(z) > f64::NEG_INFINITY))
     }
 
     /// The largest, −∞ of none.
