@@ -17,6 +17,7 @@ use ruint::aliases::U256;
 
 use crate::{
     Token,
+    excess::{BLOCK, Excess},
     law::Law,
     ln::rough,
     vector::{Loop, widest},
@@ -361,22 +362,9 @@ pub fn acceptance(p: &Dist, q: &Dist, x: Token) -> Fraction {
 #[must_use]
 pub fn residual<'a>(p: &'a Dist, q: &'a Dist) -> Option<Residual<'a>> {
     let totals = Totals { p: p.total, q: q.total };
-    let parts = match (&p.form, &q.form) {
-        (Form::Dense(p), Form::Dense(q)) if p.len() == q.len() => {
-            Parts::Rows { p, q, blocks: widest(Blocks { p, q, totals }) }
-        }
-        _ => {
-            // Only where p has weight can p exceed q.
-            let mut q_weights = Cursor::new(q);
-            let excess = |(x, weight)| (x, totals.excess(weight, q_weights.weight(x)));
-            Parts::List(p.support().map(excess).filter(|&(_, excess)| excess > 0).collect())
-        }
-    };
-    let total = match &parts {
-        Parts::Rows { blocks, .. } => blocks.iter().sum(),
-        Parts::List(list) => list.iter().map(|&(_, excess)| excess).sum(),
-    };
-    (total > 0).then_some(Residual { parts, totals, total })
+    let blocks = |p: &[u64], q: &[u64]| widest(Blocks { p, q, totals });
+    let excess = Excess::new(p, q, totals.weight(), blocks);
+    (!excess.total().is_zero()).then_some(Residual { excess, totals })
 }
 
 /// `Σ min(p_i, q_i)` as an exact fraction: the probability that a token drawn from `q` is accepted,
@@ -567,24 +555,10 @@ impl<'a> Cursor<'a> {
 }
 
 /// What [`residual`] gives: wide weights by ascending id, total at most 2^124.
-///
-/// Of two rows only the sums over blocks of tokens are kept; a draw then looks at the tokens of one.
 #[derive(Clone, Debug)]
 pub struct Residual<'a> {
-    parts: Parts<'a>,
+    excess: Excess<'a>,
     totals: Totals,
-    total: u128,
-}
-
-#[derive(Clone, Debug)]
-enum Parts<'a> {
-    /// Two rows of the same length and the excess of each block.
-    Rows {
-        p: &'a [u64],
-        q: &'a [u64],
-        blocks: Vec<u128>,
-    },
-    List(Vec<(Token, u128)>),
 }
 
 /// `W_p` and `W_q`.
@@ -595,11 +569,15 @@ struct Totals {
 }
 
 impl Totals {
-    /// `max(0, p·W_q − q·W_p)` of two weights.
+    /// `max(0, p·W_q − q·W_p)` of two weights, or of their sums over tokens where p exceeds q.
     #[inline(always)]
     fn excess(self, p: u64, q: u64) -> u128 {
         let a = u128::from(p) * u128::from(self.q);
         a.saturating_sub(u128::from(q) * u128::from(self.p))
+    }
+
+    fn weight(self) -> impl Fn(u64, u64) -> U256 {
+        move |p, q| U256::from(self.excess(p, q))
     }
 }
 
@@ -611,12 +589,12 @@ struct Blocks<'a> {
 }
 
 impl Loop for Blocks<'_> {
-    type Output = Vec<u128>;
+    type Output = Vec<U256>;
 
     /// Where p exceeds q is found in `f64`, and the excess is that of two sums: two wide products a
     /// block. A block with weights too close for `f64` is computed token by token.
     #[inline(always)]
-    fn run(self) -> Vec<u128> {
+    fn run(self) -> Vec<U256> {
         // Far above the four roundings.
         const MARGIN: f64 = 1.0 + 1e-12;
         let Self { p, q, totals } = self;
@@ -633,18 +611,15 @@ impl Loop for Blocks<'_> {
                 p_sum = p_sum.wrapping_add(p & mask);
                 q_sum = q_sum.wrapping_add(q & mask);
             }
-            blocks.push(if unclear == 0 {
+            blocks.push(U256::from(if unclear == 0 {
                 totals.excess(p_sum, q_sum)
             } else {
-                p.iter().zip(q).map(|(&p, &q)| totals.excess(p, q)).sum()
-            });
+                p.iter().zip(q).map(|(&p, &q)| totals.excess(p, q)).sum::<u128>()
+            }));
         }
         blocks
     }
 }
-
-/// Places whose weights are summed before one of them is looked at.
-const BLOCK: usize = 64;
 
 /// The sum of weights that are part of a total, so that it cannot overflow; unchecked sums vectorise.
 #[inline(always)]
@@ -652,32 +627,15 @@ fn sum(weights: &[u64]) -> u64 {
     weights.iter().fold(0u64, |sum, &weight| sum.wrapping_add(weight))
 }
 
-impl Residual<'_> {
-    fn each(&self, mut each: impl FnMut(Token, u128)) {
-        match &self.parts {
-            Parts::Rows { p, q, .. } => {
-                for (place, (&p, &q)) in p.iter().zip(*q).enumerate() {
-                    match self.totals.excess(p, q) {
-                        0 => {}
-                        excess => each(Token::at(place), excess),
-                    }
-                }
-            }
-            Parts::List(list) => list.iter().for_each(|&(token, excess)| each(token, excess)),
-        }
-    }
-
-    fn weights(&self) -> Vec<(Token, u128)> {
-        let mut weights = Vec::new();
-        self.each(|token, excess| weights.push((token, excess)));
-        weights
-    }
-}
-
 /// Equal weights for equal ids.
 impl PartialEq for Residual<'_> {
     fn eq(&self, other: &Self) -> bool {
-        self.weights() == other.weights()
+        let weights = |residual: &Self| {
+            let mut weights = Vec::new();
+            residual.visit(&mut |token, weight| weights.push((token, weight)));
+            weights
+        };
+        weights(self) == weights(other)
     }
 }
 
@@ -685,51 +643,18 @@ impl Eq for Residual<'_> {}
 
 impl Law for Residual<'_> {
     fn total(&self) -> U256 {
-        U256::from(self.total)
+        self.excess.total()
     }
 
     fn at(&self, u: U256) -> Token {
-        assert!(u < self.total(), "a draw needs u < W, not {u} of {}", self.total);
-        let mut u = u.to::<u128>();
-        // The first whose cumulative weight exceeds u.
-        let mut holds = |weight: u128| {
-            let found = u < weight;
-            if !found {
-                u -= weight;
-            }
-            found
-        };
-        let found = match &self.parts {
-            Parts::Rows { p, q, blocks } => {
-                let block = blocks.iter().position(|&excess| holds(excess)).unwrap_or(0);
-                let start = block * BLOCK;
-                let mut weights = p[start..].iter().zip(&q[start..]);
-                let place = weights.position(|(&p, &q)| holds(self.totals.excess(p, q)));
-                place.map(|place| Token::at(start + place))
-            }
-            Parts::List(list) => {
-                list.iter().find(|&&(_, excess)| holds(excess)).map(|&(token, _)| token)
-            }
-        };
-        found.expect("the weights sum to the total, which exceeds u")
+        self.excess.at(u, self.totals.weight())
     }
 
     fn visit(&self, each: &mut dyn FnMut(Token, U256)) {
-        self.each(|token, excess| each(token, U256::from(excess)));
+        self.excess.visit(self.totals.weight(), each);
     }
 
     fn only(&self) -> Option<Token> {
-        let mut only = None;
-        if let Parts::Rows { blocks, .. } = &self.parts
-            && blocks.iter().filter(|&&excess| excess > 0).count() > 1
-        {
-            return None;
-        }
-        self.each(|token, excess| {
-            if excess == self.total {
-                only = Some(token);
-            }
-        });
-        only
+        self.excess.only(self.totals.weight())
     }
 }

@@ -51,6 +51,7 @@ pub mod decimal;
 pub mod dist;
 pub mod draft;
 pub mod error;
+mod excess;
 pub mod exp;
 pub mod generate;
 pub mod law;

@@ -5,7 +5,8 @@ use ruint::aliases::U256;
 use super::{Block, Next, Verdict, Verifier};
 use crate::{
     Dist, Token,
-    dist::{Cursor, Fraction},
+    dist::Fraction,
+    excess::{BLOCK, Excess},
     law::Law,
     noise::{Lane, Noise},
     vector::{Loop, widest},
@@ -152,58 +153,30 @@ impl Ratio {
     }
 
     /// `r_i(x)`.
-    fn residual(self, p_x: u64, q_x: u64) -> U256 {
-        self.numerator(p_x) - self.denominator(q_x) * U256::from(self.floor(p_x, q_x))
+    fn residual(self) -> impl Fn(u64, u64) -> U256 {
+        move |p_x, q_x| {
+            self.numerator(p_x) - self.denominator(q_x) * U256::from(self.floor(p_x, q_x))
+        }
     }
 }
 
 /// `r_i(x)` in units of `2^-40 / (W_p·W_q)`; at most 2^164 in all.
 #[derive(Debug)]
 pub(crate) struct BlockResidual<'a> {
-    parts: Parts<'a>,
+    excess: Excess<'a>,
     ratio: Ratio,
-    total: U256,
 }
-
-#[derive(Debug)]
-enum Parts<'a> {
-    /// Two rows of the same length, and the sums over blocks of tokens.
-    Rows {
-        p: &'a [u64],
-        q: &'a [u64],
-        blocks: Vec<U256>,
-    },
-    List(Vec<(Token, U256)>),
-}
-
-/// Tokens whose weights are summed before one of them is looked at.
-const BLOCK: usize = 64;
 
 impl<'a> BlockResidual<'a> {
     pub(crate) fn new(alpha: u64, p: &'a Dist, q: &'a Dist) -> Self {
         let ratio = Ratio::new(alpha, p.total(), q.total());
-        let parts = match (p.row(), q.row()) {
-            (Some(p), Some(q)) if p.len() == q.len() => {
-                Parts::Rows { p, q, blocks: widest(Blocks { p, q, ratio }) }
-            }
-            _ => {
-                let mut q_weights = Cursor::new(q);
-                // Where p has no weight, r is 0.
-                let weights =
-                    p.support().map(|(x, p_x)| (x, ratio.residual(p_x, q_weights.weight(x))));
-                Parts::List(weights.filter(|(_, weight)| !weight.is_zero()).collect())
-            }
-        };
-        let total = match &parts {
-            Parts::Rows { blocks, .. } => blocks.iter().fold(U256::ZERO, |sum, &block| sum + block),
-            Parts::List(list) => list.iter().fold(U256::ZERO, |sum, &(_, weight)| sum + weight),
-        };
-        Self { parts, ratio, total }
+        let blocks = |p: &[u64], q: &[u64]| widest(Blocks { p, q, ratio });
+        Self { excess: Excess::new(p, q, ratio.residual(), blocks), ratio }
     }
 
     fn h(&self) -> Fraction {
         let Ratio { alpha, p_total, q_total, .. } = self.ratio;
-        h(alpha, self.total, U256::from(u128::from(p_total) * u128::from(q_total)))
+        h(alpha, self.total(), U256::from(u128::from(p_total) * u128::from(q_total)))
     }
 }
 
@@ -244,7 +217,8 @@ impl Loop for Blocks<'_> {
                 let taken = U256::from(taken.sum::<u128>()) * U256::from(ratio.p_total);
                 ratio.numerator(p_sum) - taken
             } else {
-                let weights = p.iter().zip(q).map(|(&p, &q)| ratio.residual(p, q));
+                let weight = ratio.residual();
+                let weights = p.iter().zip(q).map(|(&p, &q)| weight(p, q));
                 weights.fold(U256::ZERO, |sum, weight| sum + weight)
             });
         }
@@ -254,60 +228,19 @@ impl Loop for Blocks<'_> {
 
 impl Law for BlockResidual<'_> {
     fn total(&self) -> U256 {
-        self.total
+        self.excess.total()
     }
 
-    fn at(&self, mut u: U256) -> Token {
-        assert!(u < self.total, "a draw needs u < W, not {u} of {}", self.total);
-        // The first whose cumulative weight exceeds u.
-        let mut holds = |weight: U256| {
-            let found = u < weight;
-            if !found {
-                u -= weight;
-            }
-            found
-        };
-        let found = match &self.parts {
-            Parts::Rows { p, q, blocks } => {
-                let start = BLOCK * blocks.iter().position(|&block| holds(block)).unwrap_or(0);
-                let mut weights = p[start..].iter().zip(&q[start..]);
-                let place = weights.position(|(&p, &q)| holds(self.ratio.residual(p, q)));
-                place.map(|place| Token::at(start + place))
-            }
-            Parts::List(list) => {
-                list.iter().find(|&&(_, weight)| holds(weight)).map(|&(token, _)| token)
-            }
-        };
-        found.expect("the weights sum to the total, which exceeds u")
+    fn at(&self, u: U256) -> Token {
+        self.excess.at(u, self.ratio.residual())
     }
 
     fn visit(&self, each: &mut dyn FnMut(Token, U256)) {
-        match &self.parts {
-            Parts::Rows { p, q, .. } => {
-                for (place, (&p, &q)) in p.iter().zip(*q).enumerate() {
-                    let weight = self.ratio.residual(p, q);
-                    if !weight.is_zero() {
-                        each(Token::at(place), weight);
-                    }
-                }
-            }
-            Parts::List(list) => list.iter().for_each(|&(token, weight)| each(token, weight)),
-        }
+        self.excess.visit(self.ratio.residual(), each);
     }
 
     fn only(&self) -> Option<Token> {
-        if let Parts::Rows { blocks, .. } = &self.parts
-            && blocks.iter().filter(|block| !block.is_zero()).count() > 1
-        {
-            return None;
-        }
-        let mut only = None;
-        self.visit(&mut |token, weight| {
-            if weight == self.total {
-                only = Some(token);
-            }
-        });
-        only
+        self.excess.only(self.ratio.residual())
     }
 }
 
