@@ -9,7 +9,7 @@ use draftproof_decode::{
         model::ModelDrafter,
         ngram::NgramDrafter,
     },
-    noise::ChaCha,
+    noise::Remembered,
     stats::Meter,
     verify::{BlockRule, Coupled, FastWatermark, Rejection, Verifier},
 };
@@ -89,7 +89,7 @@ pub(crate) fn with_engine<T>(
         drafter,
         verifier,
         sampler,
-        noise: &mut ChaCha,
+        noise: &mut Remembered::default(),
         meter,
     })
 }

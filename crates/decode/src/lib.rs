@@ -60,6 +60,7 @@ pub mod ln;
 #[doc(hidden)]
 pub mod mutation;
 pub mod noise;
+mod race;
 pub mod sampler;
 pub mod session;
 pub mod stats;

@@ -27,19 +27,16 @@
 //! not the exact w/W: the 64 bits leave tokens of probability near 2^-64 coarse, and each time has a
 //! relative error below 2^-49, so the total variation to w/W is below `V·2^-63 + 2^-48`.
 
-use std::{collections::HashSet, fmt};
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    fmt,
+};
 
 use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng, SeedableRng};
 use ruint::aliases::U256;
 
-use crate::{
-    Dist, Token,
-    dist::Fraction,
-    law::Law,
-    ln::exponential,
-    vector::{Loop, widest},
-};
+use crate::{Dist, Token, dist::Fraction, law::Law, race};
 
 /// What a random choice is for. Choices of different lanes are independent.
 #[derive(
@@ -228,83 +225,79 @@ impl Noise for ChaCha {
     /// Token x races with the two words at 2x of the position's stream, so its variate does not
     /// depend on which other tokens the law has. Ties go to the lowest id.
     fn race(&mut self, key: PositionKey, law: &Dist) -> Token {
-        let mut rng = stream(key.seed, b"draftproof place", key.position);
-        let mut race = Race { time: f64::INFINITY, winner: Token(0) };
-        if let Some(weights) = law.row() {
-            let mut bytes = [0; 8 * HEAT];
-            let mut words = [0; HEAT];
-            for (heat, weights) in weights.chunks(HEAT).enumerate() {
-                let bytes = &mut bytes[..8 * weights.len()];
-                rng.fill_bytes(bytes);
-                for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-                    *word = u64::from_le_bytes(*bytes);
-                }
-                if widest(AnyAhead { words: &words[..weights.len()], weights, time: race.time }) {
-                    for (place, (&word, &weight)) in words.iter().zip(weights).enumerate() {
-                        race.run(Token::at(heat * HEAT + place), word, weight);
-                    }
-                }
-            }
-            return race.winner;
-        }
-        let mut next = 0;
-        for (x, weight) in law.support() {
-            if x.0 != next {
-                rng.set_word_pos(2 * u128::from(x.0));
-            }
-            next = x.0 + 1;
-            race.run(x, rng.next_u64(), weight);
-        }
-        race.winner
+        let mut rng = place_words(key);
+        let Some(weights) = law.row() else { return race::over_list(law, &mut rng) };
+        race::over_row(weights, |words| fill(&mut rng, words))
     }
 }
 
-/// Tokens that race together, and of which then nobody or everybody is looked at.
-const HEAT: usize = 64;
-
-/// The best so far.
-struct Race {
-    time: f64,
-    winner: Token,
+fn place_words(key: PositionKey) -> ChaCha20Rng {
+    stream(key.seed, b"draftproof place", key.position)
 }
 
-impl Race {
-    fn run(&mut self, x: Token, word: u64, weight: u64) {
-        if may_beat(word, weight, self.time) {
-            let time = exponential(word) / weight as f64;
-            if time < self.time {
-                (self.time, self.winner) = (time, x);
-            }
-        }
+/// The next words of `rng`, two to a number, at most [`HEAT`](race::HEAT) numbers.
+fn fill(rng: &mut ChaCha20Rng, numbers: &mut [u64]) {
+    let mut bytes = [0; 8 * race::HEAT];
+    let bytes = &mut bytes[..8 * numbers.len()];
+    rng.fill_bytes(bytes);
+    for (number, bytes) in numbers.iter_mut().zip(bytes.as_chunks().0) {
+        *number = u64::from_le_bytes(*bytes);
     }
 }
 
-/// Whether the variate of `word` over `weight` may be below `time`: `−ln(1 − u) ≥ u`, so where `u/w`
-/// is above it no logarithm is needed. The margin is far above all roundings.
-#[inline(always)]
-fn may_beat(word: u64, weight: u64, time: f64) -> bool {
-    /// 2^64 and a little.
-    const UNITS: f64 = 18_446_744_073_709_551_616.0 * (1.0 + 1e-12);
-    word as f64 <= weight as f64 * time * UNITS
+/// [`ChaCha`], which keeps the words of the latest races: under the `coupled` rule the draft runs a
+/// position's race and then the target does, perhaps in several rounds, and the words are most of its
+/// cost.
+#[derive(Debug, Default)]
+pub struct Remembered {
+    kept: HashMap<PositionKey, Vec<u64>>,
+    /// The keys, the oldest first.
+    order: VecDeque<PositionKey>,
+    held: usize,
 }
 
-/// Whether one of a heat may beat the best.
-struct AnyAhead<'a> {
-    words: &'a [u64],
-    weights: &'a [u64],
-    time: f64,
-}
+impl Remembered {
+    /// The most numbers kept: 32 MiB.
+    const MOST: usize = 4 << 20;
 
-impl Loop for AnyAhead<'_> {
-    type Output = bool;
-
-    #[inline(always)]
-    fn run(self) -> bool {
-        let mut any = 0u64;
-        for (&word, &weight) in self.words.iter().zip(self.weights) {
-            any |= u64::from(may_beat(word, weight, self.time));
+    fn numbers(&mut self, key: PositionKey, len: usize) -> &[u64] {
+        if self.kept.get(&key).is_none_or(|numbers| numbers.len() < len) {
+            let (mut rng, mut numbers) = (place_words(key), vec![0; len]);
+            numbers.chunks_mut(race::HEAT).for_each(|heat| fill(&mut rng, heat));
+            if let Some(shorter) = self.kept.insert(key, numbers) {
+                self.order.retain(|other| *other != key);
+                self.held -= shorter.len();
+            }
+            self.order.push_back(key);
+            self.held += len;
+            while self.held > Self::MOST
+                && let Some(oldest) = self.order.pop_front_if(|oldest| *oldest != key)
+                && let Some(numbers) = self.kept.remove(&oldest)
+            {
+                self.held -= numbers.len();
+            }
         }
-        any != 0
+        &self.kept[&key]
+    }
+}
+
+impl Noise for Remembered {
+    fn coin(&mut self, key: RoundKey, probability: Fraction) -> bool {
+        ChaCha.coin(key, probability)
+    }
+
+    fn pick(&mut self, key: RoundKey, law: &dyn Law) -> Token {
+        ChaCha.pick(key, law)
+    }
+
+    fn race(&mut self, key: PositionKey, law: &Dist) -> Token {
+        let Some(weights) = law.row() else { return ChaCha.race(key, law) };
+        let mut rest = self.numbers(key, weights.len());
+        race::over_row(weights, |heat| {
+            let (numbers, behind) = rest.split_at(heat.len());
+            heat.copy_from_slice(numbers);
+            rest = behind;
+        })
     }
 }
 
@@ -372,6 +365,7 @@ impl Noise for Forbidden {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ln::exponential;
 
     const KEY: RoundKey = RoundKey {
         seed: Seed { seed: 7, sequence: 1 },
@@ -477,7 +471,7 @@ mod tests {
             |x| if x == 299 { 1 << 60 } else { 1 },
             |x| if x % 3 == 0 { 0 } else { x.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 12 },
         ];
-        let mut winners = HashSet::new();
+        let (mut winners, mut kept) = (HashSet::new(), Remembered::default());
         for (shape, weight) in shapes.into_iter().enumerate() {
             for len in [2, 63, 64, 65, 300] {
                 let row: Vec<u64> = (0..len).map(weight).collect();
@@ -490,11 +484,32 @@ mod tests {
                     let winner = plain_race(key, &law);
                     assert_eq!(ChaCha.race(key, &law), winner, "shape {shape}, {len} tokens");
                     assert_eq!(ChaCha.race(key, &sparse), winner, "shape {shape}, {len} tokens");
+                    assert_eq!(kept.race(key, &law), winner, "shape {shape}, {len} tokens");
+                    assert_eq!(kept.race(key, &sparse), winner, "shape {shape}, {len} tokens");
                     winners.insert(winner);
                 }
             }
         }
         assert!(winners.len() > 100, "only {} different winners", winners.len());
+    }
+
+    /// What is forgotten is computed again, and no more is kept than may be.
+    #[test]
+    fn memory_is_bounded() {
+        let law = Dist::dense(vec![1; 1 << 16]).expect("a law");
+        let mut kept = Remembered::default();
+        for position in (0..100).chain(0..3).chain(98..100) {
+            let key = PositionKey { seed: KEY.seed, position };
+            assert_eq!(kept.race(key, &law), ChaCha.race(key, &law), "{position}");
+            let held: usize = kept.kept.values().map(Vec::len).sum();
+            assert_eq!((held, kept.order.len()), (kept.held, kept.kept.len()));
+            assert!(held <= Remembered::MOST);
+        }
+        assert_eq!(kept.order.len(), Remembered::MOST >> 16);
+        let wide = Dist::dense(vec![1; Remembered::MOST + 1]).expect("a law");
+        let key = PositionKey { seed: KEY.seed, position: 0 };
+        assert_eq!(kept.race(key, &wide), ChaCha.race(key, &wide));
+        assert_eq!(kept.order, [key]);
     }
 
     #[test]
