@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    io::Write,
     path::{Path, PathBuf},
 };
 
@@ -29,7 +30,13 @@ impl Keys {
     fn take(&self, name: &str) -> PathBuf {
         let path = self.path(name);
         let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/keys");
-        fs::copy(keys.join(name), &path).expect("copied");
+        // Written and not copied: a checkout's files are readable by others, and keys may not be.
+        let key = fs::read(keys.join(name)).expect("a key");
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        options.open(&path).and_then(|mut file| file.write_all(&key)).expect("written");
         path
     }
 
