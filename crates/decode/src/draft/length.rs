@@ -86,6 +86,15 @@ impl Pace {
         }
     }
 
+    /// The [`confidence`] of a law, for the methods here; 0 for a fixed length, which asks nothing of it.
+    #[must_use]
+    pub fn confidence(&self, q: &Dist) -> f64 {
+        match self.length {
+            DraftLength::Fixed(_) => 0.0,
+            DraftLength::Auto(_) => confidence(q),
+        }
+    }
+
     /// Whether to run the drafter for one more token, given the chance `so_far` that all proposed
     /// tokens are accepted.
     #[must_use]

@@ -109,7 +109,8 @@ pub struct Request<'a> {
 pub struct Draft {
     /// The proposals, in order; at most [`Request::limit`].
     pub proposals: Vec<Proposal>,
-    /// For each of them, how sure the drafter was, from 0 to 1: the largest probability of its law.
+    /// For each of them, how sure the drafter was, from 0 to 1: the largest probability of its law, as
+    /// far as [`Pace::confidence`](length::Pace::confidence) asks for it.
     pub confidence: Vec<f64>,
     /// How many times the drafter looked; a look may end without a proposal.
     pub steps: usize,

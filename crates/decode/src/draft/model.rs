@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Draft, DraftEnd, Drafter, Proposal, Request, SessionId, length::confidence};
+use super::{Draft, DraftEnd, Drafter, Proposal, Request, SessionId};
 use crate::{
     Error, Token,
     lm::{LanguageModel, Pass, SequenceId},
@@ -179,7 +179,7 @@ fn draw(
         }
     };
     let Request { pace, round, ends, limit, .. } = run.request;
-    let confidence = confidence(&q);
+    let confidence = pace.confidence(&q);
     // Decided from q, before the draw.
     if !pace.worth_proposing(run.so_far, confidence) {
         run.live = false;
