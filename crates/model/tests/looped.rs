@@ -161,6 +161,22 @@ fn all_bits(model: &mut TransformerModel, ids: &[Token], cuts: &[usize]) -> Vec<
     rows(model, ids, cuts).iter().flat_map(bits).collect()
 }
 
+/// A sequence that went elsewhere and came back, and its fork, have the rows of one that never did.
+fn assert_cuts(model: &mut TransformerModel, ids: &[Token], expected: &[u32], what: &str) {
+    for cut in [1, 7, 23] {
+        let sequence = model.open().unwrap();
+        let tail: Vec<Token> = ids[cut..].iter().map(|t| Token(319 - t.0)).collect();
+        feed(model, sequence, &ids[..cut]);
+        feed(model, sequence, &tail);
+        model.truncate(sequence, cut).unwrap();
+        let fork = model.fork(sequence).unwrap();
+        let pass = |sequence| Pass { sequence, tokens: &ids[cut..], rows: ids.len() - cut };
+        for rows in model.forward(&[pass(sequence), pass(fork)]).unwrap() {
+            assert!(bits(&rows) == expected[cut * 320..], "{what} {cut}");
+        }
+    }
+}
+
 /// So the reference's forward with noise is ours, by [`given_initial_states_are_the_reference`]: its rows
 /// are the generator's, and the law of those that the public code drew is the generator's too.
 #[test]
@@ -207,18 +223,7 @@ fn noisy_rows_depend_on_their_prefix_only() {
         let mut model = here(model);
         let ids = &text[..24];
         let expected = all_bits(&mut model, ids, &[24]);
-        for cut in [1, 7, 23] {
-            let sequence = model.open().unwrap();
-            let tail: Vec<Token> = ids[cut..].iter().map(|t| Token(319 - t.0)).collect();
-            feed(&mut model, sequence, &ids[..cut]);
-            feed(&mut model, sequence, &tail);
-            model.truncate(sequence, cut).unwrap();
-            let fork = model.fork(sequence).unwrap();
-            let pass = |sequence| Pass { sequence, tokens: &ids[cut..], rows: 24 - cut };
-            for rows in model.forward(&[pass(sequence), pass(fork)]).unwrap() {
-                assert!(bits(&rows) == expected[cut * 320..], "{name} {cut}");
-            }
-        }
+        assert_cuts(&mut model, ids, &expected, name);
 
         let by_place: Vec<usize> = (0..8).chain(0..16).collect();
         model.set_initial_states(noise_rows(name, &by_place)).unwrap();
@@ -350,29 +355,13 @@ fn guided_rows_depend_on_their_prefix_only() {
         for form in [Form::Logits, Form::Hidden] {
             for strength in strengths {
                 model.set_loops(name, R, Some(guided(2, form, strength))).unwrap();
-                let expected: Vec<u32> =
-                    rows(&mut model, &ids, &[1; 24]).iter().flat_map(bits).collect();
+                let expected = all_bits(&mut model, &ids, &[1; 24]);
                 for cuts in [&[24][..], &[8, 5, 1, 7, 3]] {
-                    let found: Vec<u32> =
-                        rows(&mut model, &ids, cuts).iter().flat_map(bits).collect();
+                    let found = all_bits(&mut model, &ids, cuts);
                     assert!(found == expected, "{name} {form:?} {strength:?} {cuts:?}");
                 }
-                for cut in [1, 7, 23] {
-                    let sequence = model.open().unwrap();
-                    let tail: Vec<Token> = ids[cut..].iter().map(|t| Token(319 - t.0)).collect();
-                    feed(&mut model, sequence, &ids[..cut]);
-                    feed(&mut model, sequence, &tail);
-                    model.truncate(sequence, cut).unwrap();
-                    let fork = model.fork(sequence).unwrap();
-                    let batch = [sequence, fork].map(|sequence| Pass {
-                        sequence,
-                        tokens: &ids[cut..],
-                        rows: 24 - cut,
-                    });
-                    for rows in model.forward(&batch).unwrap() {
-                        assert!(bits(&rows) == expected[cut * 320..], "{name} {form:?} {cut}");
-                    }
-                }
+                let what = format!("{name} {form:?} {strength:?}");
+                assert_cuts(&mut model, &ids, &expected, &what);
             }
         }
     }
