@@ -23,6 +23,11 @@ pub const RELATIVE_ERROR: f64 = f64::EPSILON;
 /// Arguments below this give 0.
 const LOWEST: f64 = -708.0;
 
+/// 2^52: adding it to a smaller non-negative number rounds to an integer, ties to even, and leaves that
+/// integer in the low [`INTEGER_BITS`].
+pub(crate) const INTEGERS: f64 = 4_503_599_627_370_496.0;
+pub(crate) const INTEGER_BITS: u64 = (1 << 52) - 1;
+
 /// 1.5·2^52: adding it rounds to an integer, ties to even, and leaves that integer in the low bits, in
 /// two's complement.
 pub(crate) const ROUND: f64 = 6_755_399_441_055_744.0;

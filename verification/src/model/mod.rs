@@ -22,7 +22,7 @@ use draftproof_decode::{
     generate,
     generate::COMPANY,
     lm::Pass,
-    noise::{ChaCha, Seed},
+    noise::{Remembered, Seed},
     sampler::Prefix,
     session::{Emitted, JudgedRound},
     stats::{Meter, NoClock},
@@ -197,7 +197,8 @@ fn continue_all(
         drafter: drafter.as_mut(),
         verifier: setup.rule.verifier(),
         sampler: setup.sampler,
-        noise: &mut ChaCha,
+        // The program's own.
+        noise: &mut Remembered::default(),
         meter: &mut meter,
     };
     let mut next = sequences.start;

@@ -24,7 +24,7 @@ use super::{
     logits::{Logit, Logits, each_kind},
 };
 use crate::{
-    exp::{ROUND, exp},
+    exp::{INTEGERS, ROUND, exp},
     vector::{Loop, widest},
 };
 
@@ -117,10 +117,6 @@ impl Loop for Round<'_> {
         total
     }
 }
-
-/// 2^52: adding it to a smaller non-negative double rounds to an integer, ties to even, and leaves
-/// that integer in the low bits.
-const INTEGERS: f64 = 4_503_599_627_370_496.0;
 
 /// Rounds `0 ≤ x ≤ 2^62` to an integer, ties to even, in halves of 32 bits: so it needs no
 /// conversion from float to integer, which most vector units lack.

@@ -7,6 +7,7 @@ use crate::{
     Dist, Token,
     dist::Fraction,
     excess::{BLOCK, Excess},
+    exp::{INTEGER_BITS, INTEGERS},
     law::Law,
     noise::{Lane, Noise},
     vector::{Loop, widest},
@@ -126,7 +127,6 @@ impl Ratio {
     /// value works.
     #[inline(always)]
     fn estimate(self, p_x: u64, q_x: u64) -> (u64, bool) {
-        const INTEGERS: f64 = 4_503_599_627_370_496.0;
         const MOST: f64 = ONE as f64;
         let [p_unit, q_unit] = self.units;
         let quotient = (p_x as f64 * p_unit) / (q_x as f64 * q_unit);
@@ -134,7 +134,7 @@ impl Ratio {
         let below = quotient * (1.0 - MARGIN) - 0.5;
         let below = if below > 0.0 { below } else { 0.0 };
         let below = if below < MOST { below } else { MOST };
-        let floor = (below + INTEGERS).to_bits() & ((1 << 52) - 1);
+        let floor = (below + INTEGERS).to_bits() & INTEGER_BITS;
         // Never drafted: all of α_i·p(x) is residual.
         let drafted = q_x > 0;
         let above = quotient > MOST * (1.0 + MARGIN);
