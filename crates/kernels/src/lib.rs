@@ -31,6 +31,7 @@ pub mod burn;
 pub mod embedding;
 pub mod glu;
 pub mod isa;
+pub mod layers;
 pub mod limits;
 pub mod linear;
 pub mod map;

@@ -5,7 +5,7 @@ use burn::{
     tensor::{Device, Int, Tensor, activation::sigmoid},
 };
 use draftproof_kernels::{
-    attention::AttentionRule, burn as kernels, norm::RmsForm, rope::RopeLayout,
+    attention::AttentionRule, burn as kernels, layers::Rotated, norm::RmsForm, rope::RopeLayout,
 };
 
 use crate::{
@@ -99,6 +99,16 @@ impl ValueRows {
     pub(crate) fn table_bytes(&self) -> u64 {
         self.table.bytes()
     }
+}
+
+/// An [`Attention`] that kernels can run as a part of a whole layer.
+pub(crate) struct Plain<'a> {
+    /// Query, key, value, output.
+    pub(crate) maps: [&'a Linear; 4],
+    /// Of query and key heads, before they are rotated.
+    pub(crate) head_norms: Option<(&'a Norm, &'a Norm)>,
+    pub(crate) rotated: Option<Rotated>,
+    pub(crate) rule: AttentionRule,
 }
 
 /// Projections in and out, and what happens between.
@@ -201,10 +211,6 @@ impl Attention {
         caches: &mut [SequenceCache],
     ) -> Tensor<2> {
         let rotation = self.rope.map(|rope| &positions.rotations[rope]);
-        let bare = self.query_norm.is_none() && !self.norms_after_rope && self.value_rows.is_none();
-        if let ([_], [cache], Some(rotation), true) = (spans, &mut *caches, rotation, bare) {
-            return self.forward_one(x, slot, rotation, cache);
-        }
         let weights = [self.query.weight(), self.key.weight(), self.value.weight()];
         let biases = [self.query.bias(), self.key.bias(), self.value.bias()];
         let [query, key, value] = kernels::linear3(x.clone(), weights, biases);
@@ -240,9 +246,7 @@ impl Attention {
             None => heads,
         };
         let heads = match rotation {
-            Some(Rotation { cos, sin }) => {
-                kernels::rope(heads, cos.clone(), sin.clone(), self.rope_layout)
-            }
+            Some([cos, sin]) => kernels::rope(heads, cos.clone(), sin.clone(), self.rope_layout),
             None => heads,
         };
         if !self.norms_after_rope {
@@ -257,29 +261,32 @@ impl Attention {
         self.value_rows.as_ref()
     }
 
-    /// The rows of one sequence alone, without norms: the same operations in one go.
-    fn forward_one(
+    /// Query, key, value and output maps, the norms of heads, and the rotation, if that is all there is to
+    /// this attention beside its rule.
+    pub(crate) fn plain(&self) -> Option<Plain<'_>> {
+        let Self { query, key, value, out, rope_layout: layout, .. } = self;
+        if self.norms_after_rope || self.value_rows.is_some() {
+            return None;
+        }
+        Some(Plain {
+            maps: [query, key, value, out],
+            head_norms: self.query_norm.as_ref().zip(self.key_norm.as_ref()),
+            rotated: self.rope.map(|by| Rotated { by, layout: *layout }),
+            rule: self.rule,
+        })
+    }
+
+    /// Takes the stores of slot `slot` out of a cache, with room up to position `end`, for
+    /// [`attend`](Self::attend) or what does the same.
+    pub(crate) fn take(
         &self,
-        x: Tensor<2>,
-        slot: usize,
-        rotation: &Rotation,
         cache: &mut SequenceCache,
-    ) -> Tensor<2> {
+        slot: usize,
+        end: usize,
+        device: Device,
+    ) -> [Tensor<3>; 2] {
         let held = cache.len();
-        let end = held + x.dims()[0];
-        let layer = &mut cache.layers[slot];
-        let stores = layer.take(held, end, self.context, &self.store_shape(x.device()));
-        let (y, stores) = kernels::attention_block(
-            x,
-            [self.query.parts(), self.key.parts(), self.value.parts()],
-            self.out.parts(),
-            [rotation.cos.clone(), rotation.sin.clone()],
-            stores,
-            held,
-            (self.rule, self.rope_layout),
-        );
-        layer.put(stores);
-        y
+        cache.layers[slot].take(held, end, self.context, &self.store_shape(device))
     }
 
     fn store_shape(&self, device: Device) -> StoreShape {
@@ -299,11 +306,9 @@ impl Attention {
         cache: &mut SequenceCache,
     ) -> Tensor<2> {
         let held = cache.len();
-        let end = held + query.dims()[0];
-        let layer = &mut cache.layers[slot];
-        let stores = layer.take(held, end, self.context, &self.store_shape(query.device()));
+        let stores = self.take(cache, slot, held + query.dims()[0], query.device());
         let (mixed, stores) = kernels::attention(query, new, stores, held, self.rule);
-        layer.put(stores);
+        cache.layers[slot].put(stores);
         mixed
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     initial_state::InitialState,
     loops::{Depth, MAX_LOOPS, Recurrence, States},
     rope::Rope,
-    transformer::{Positions, Rotation, Span, Transformer, Way, bytes},
+    transformer::{Positions, Rotation, Sections, Span, Transformer, Way, bytes},
 };
 
 /// A transformer and the caches of its open sequences.
@@ -35,6 +35,8 @@ use crate::{
 /// for bit: however the prefix was cut into passes, and whatever shared them.
 pub struct TransformerModel {
     network: Transformer,
+    /// Of the network: made anew when its weights change.
+    sections: Sections,
     ropes: Vec<Rope>,
     device: Device,
     /// Of a looped transformer.
@@ -65,6 +67,7 @@ impl TransformerModel {
     #[must_use]
     pub fn new(network: Transformer, config: &TransformerConfig, device: &Device) -> Self {
         Self {
+            sections: network.sections(),
             network,
             ropes: config
                 .ropes
@@ -111,6 +114,7 @@ impl TransformerModel {
             }
         }
         self.network = self.network.clone().map(&mut Round);
+        self.sections = self.network.sections();
     }
 
     /// Makes the logits of `ids` −∞: rows of the head that mean nothing.
@@ -290,6 +294,7 @@ impl TransformerModel {
     /// A draft made of this model: the same settings, no sequence open.
     fn beside(&self, network: Transformer) -> Self {
         Self {
+            sections: network.sections(),
             network,
             ropes: self.ropes.clone(),
             device: self.device.clone(),
@@ -337,18 +342,19 @@ impl TransformerModel {
         let at = input.clone().narrow(0, count, count);
         let rotate = |rope: &mut Rope| {
             let (cos, sin) = rope.rows(at.clone(), end);
-            Rotation { cos, sin }
+            [cos, sin]
         };
-        let rotations = self.ropes.iter_mut().map(rotate).collect();
+        let rotations: Vec<Rotation> = self.ropes.iter_mut().map(rotate).collect();
         let ids = input.narrow(0, 0, count);
         let positions = Positions { ids: at, tokens: ids.clone(), rotations };
+        let sections = &self.sections;
+        let mut way = Way { sections, positions: &positions, spans: &spans, caches };
         let (Some(looped), Some(depth)) = (&self.network.looped, &self.depth) else {
-            let hidden = self.network.forward(ids, &positions, &spans, caches);
+            let hidden = self.network.forward(ids, &mut way);
             let Some(hidden) = wanted(&hidden, batch, &spans) else { return Ok(Vec::new()) };
             let logits = self.network.logits(hidden, self.vocab);
             return logits.try_into_vec_as().map_err(backend);
         };
-        let mut way = Way { positions: &positions, spans: &spans, caches };
         let mut states = self.network.states(looped, depth, ids, &mut way);
         // A coda needs all rows, to append their keys and values; without one the others are done.
         let alone = self.network.coda() == 0;

@@ -9,6 +9,7 @@ use burn::{
 };
 use draftproof_kernels::{
     burn::{self as kernels, Matrix},
+    layers::{self as kernels_layers, Affine},
     norm::RmsForm,
     quant::BlockFormat,
 };
@@ -189,6 +190,11 @@ impl Linear {
         (self.weight(), self.bias())
     }
 
+    /// The same for whole layers.
+    pub(crate) fn affine(&self) -> Affine<Matrix, Tensor<1>> {
+        Affine { weight: self.weight(), bias: self.bias() }
+    }
+
     /// `[output, input]`.
     pub(crate) fn weight(&self) -> Matrix {
         self.weight.val()
@@ -263,6 +269,12 @@ impl NormConfig {
 }
 
 impl Norm {
+    /// The norm for whole layers; None: it is not of root mean squares.
+    pub(crate) fn rms(&self) -> Option<kernels_layers::Norm<Tensor<1>>> {
+        let NormForm::Rms(form) = self.form else { return None };
+        Some(kernels_layers::Norm { weight: self.weight.val(), epsilon: self.epsilon, form })
+    }
+
     /// # Shapes
     /// - x: `[…, width]`
     /// - output: the same

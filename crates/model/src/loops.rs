@@ -21,7 +21,7 @@ use crate::{
     initial_state::InitialState,
     layers::{Linear, LinearsConfig, Norm, NormConfig, Visit, vector},
     load::Weights,
-    transformer::{Transformer, Visitor, Way, stack},
+    transformer::{Transformer, Visitor, Way},
 };
 
 /// The most loops.
@@ -276,9 +276,8 @@ impl Transformer {
         tokens: Tensor<1, Int>,
         way: &mut Way<'_>,
     ) -> States {
-        let core = looped.prelude..looped.prelude + looped.core;
         let x = self.embed(tokens, way.positions);
-        let (prelude, _) = stack(&self.layers[..core.start], 0, x, None, way);
+        let prelude = self.run(&way.sections.prelude, 0, x, way);
         let mut state = match (&depth.given, looped.recurrence.has_initial_state()) {
             (_, false) => prelude.clone(),
             (Some(rows), true) => rows.clone().select(0, way.positions.ids.clone()),
@@ -288,9 +287,8 @@ impl Transformer {
         let mut reference = None;
         for turn in 0..depth.loops {
             let entered = looped.enter(state, &prelude, &self.norm, turn == 0);
-            let slot = core.start + turn * looped.core;
-            let layers = &self.layers[core.clone()];
-            let (left, _) = stack(layers, slot, entered.clone(), None, way);
+            let slot = looped.prelude + turn * looped.core;
+            let left = self.run(&way.sections.core, slot, entered.clone(), way);
             state = looped.leave(entered, left);
             if depth.guidance.is_some_and(|guidance| guidance.reference == turn + 1) {
                 reference = Some(state.clone());
@@ -317,10 +315,8 @@ impl Transformer {
             (_, Some(Diagonal { out, .. })) => out.forward(state),
             _ => state,
         };
-        let first = looped.prelude + looped.core;
         let slot = looped.prelude + depth.loops * looped.core + branch * self.coda();
-        let (x, normed) = stack(&self.layers[first..], slot, before, Some(&self.norm), way);
-        normed.unwrap_or(x)
+        self.run(&way.sections.last, slot, before, way)
     }
 
     /// The rows of the last loop for the head, guided if that is done on states, and those of the

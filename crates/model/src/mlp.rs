@@ -88,14 +88,25 @@ impl Mlp {
         maps.for_each(|map| map.matrices(visit));
     }
 
+    /// Gate, up and out, and the function of the gate, if kernels have it; None: there is no gate, or no
+    /// kernel.
+    pub(crate) fn gated(&self) -> Option<([&Linear; 3], Activation)> {
+        match (&self.gate, self.activation) {
+            (Some(gate), Function::Kernel(activation)) => {
+                Some(([gate, &self.up, &self.out], activation))
+            }
+            _ => None,
+        }
+    }
+
     /// # Shapes
     /// - x: `[n, hidden]`
     /// - output: `[n, hidden]`
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let (up, out) = (self.up.parts(), self.out.parts());
         match (&self.gate, self.activation) {
             (Some(gate), Function::Kernel(activation)) => {
-                kernels::feed_forward(x, gate.parts(), up, out, activation)
+                let inner = kernels::gated(x, gate.parts(), self.up.parts(), activation);
+                self.out.forward(inner)
             }
             (None, Function::Kernel(activation)) => {
                 let inner = self.up.forward(x);

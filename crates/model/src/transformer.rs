@@ -10,7 +10,7 @@
 //! A pass serves several sequences: their rows lie one after the other in `[n, hidden]`, go through
 //! the linear maps together, and part only in attention, where each sees its own cache.
 
-use std::fmt::Display;
+use std::{fmt::Display, ops::Range};
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
@@ -18,17 +18,18 @@ use burn::{
 };
 use draftproof_kernels::{
     attention::AttentionRule,
-    burn::{self as kernels, Matrix},
+    burn::{self as kernels, Layers, Matrix},
+    layers::Layer as Joint,
     map::Map,
     quant::BlockFormat,
 };
 
 use crate::{
     Error,
-    attention::{Attention, AttentionConfig, HeadNormsConfig, ValueRows, ValueRowsConfig},
+    attention::{Attention, AttentionConfig, HeadNormsConfig, Plain, ValueRows, ValueRowsConfig},
     cache::SequenceCache,
     config::{HeadNorms, LayerConfig, OutNorms, TransformerConfig},
-    layers::{Embedding, LinearsConfig, Norm, NormConfig, Visit},
+    layers::{Embedding, Linear, LinearsConfig, Norm, NormConfig, Visit},
     load::Weights,
     loops::Looped,
     mlp::{Inward, Mlp, MlpConfig},
@@ -57,18 +58,31 @@ pub struct Positions {
     pub rotations: Vec<Rotation>,
 }
 
-/// The angles of every row of a pass, both `[n, head_dim / 2]`.
-#[derive(Clone, Debug)]
-pub struct Rotation {
-    /// Cosines.
-    pub cos: Tensor<2>,
-    /// Sines.
-    pub sin: Tensor<2>,
+/// The angles of every row of a pass: cosines and sines, both `[n, head_dim / 2]`.
+pub type Rotation = [Tensor<2>; 2];
+
+/// Layers that run one after the other, and perhaps the last norm.
+#[derive(Debug)]
+pub(crate) struct Section {
+    range: Range<usize>,
+    /// The same for kernels that run all of it in one go; None: some layer is of another kind.
+    joint: Option<Layers>,
+    /// Whether the last norm is behind them.
+    normed: bool,
+}
+
+/// The sections of a transformer. One that is not looped has only the last.
+#[derive(Debug)]
+pub(crate) struct Sections {
+    pub(crate) prelude: Section,
+    pub(crate) core: Section,
+    pub(crate) last: Section,
 }
 
 /// A pass on its way through layers: where its rows stand, and the caches they append to.
 #[derive(Debug)]
 pub(crate) struct Way<'a> {
+    pub(crate) sections: &'a Sections,
     pub(crate) positions: &'a Positions,
     pub(crate) spans: &'a [Span],
     pub(crate) caches: &'a mut [SequenceCache],
@@ -384,18 +398,63 @@ impl Transformer {
     /// Runs the layers and appends to the caches, whose `len` the caller moves afterwards.
     ///
     /// # Shapes
-    /// - ids: `[n]`, the rows of `spans` one after the other
+    /// - ids: `[n]`, the rows of the spans one after the other
     /// - output: `[n, hidden]`, after the last norm
-    pub fn forward(
+    pub(crate) fn forward(&self, ids: Tensor<1, Int>, way: &mut Way<'_>) -> Tensor<2> {
+        let x = self.embed(ids, way.positions);
+        self.run(&way.sections.last, 0, x, way)
+    }
+
+    /// What a pass runs in one go, as long as the weights stay what they are.
+    pub(crate) fn sections(&self) -> Sections {
+        let (prelude, core) = self.looped.as_ref().map_or((0, 0), |l| (l.prelude, l.core));
+        let section = |range: Range<usize>, then: Option<&Norm>| {
+            let layers: Option<Vec<_>> =
+                self.layers[range.clone()].iter().map(Layer::joint).collect();
+            let joint = match (layers, then.map(Norm::rms)) {
+                (Some(layers), None) => Some(Layers::new(&layers, None)),
+                (Some(layers), Some(Some(then))) => Some(Layers::new(&layers, Some(&then))),
+                _ => None,
+            };
+            Section { range, joint, normed: then.is_some() }
+        };
+        let last = prelude + core;
+        Sections {
+            prelude: section(0..prelude, None),
+            core: section(prelude..last, None),
+            last: section(last..self.layers.len(), Some(&self.norm)),
+        }
+    }
+
+    /// Runs the layers of a section, whose caches are the slots from `slot` on, and the norm behind them
+    /// if it has one.
+    ///
+    /// # Shapes
+    /// - x, output: `[n, hidden]`
+    pub(crate) fn run(
         &self,
-        ids: Tensor<1, Int>,
-        positions: &Positions,
-        spans: &[Span],
-        caches: &mut [SequenceCache],
+        section: &Section,
+        slot: usize,
+        x: Tensor<2>,
+        way: &mut Way<'_>,
     ) -> Tensor<2> {
-        let x = self.embed(ids, positions);
-        let mut way = Way { positions, spans, caches };
-        let (x, normed) = stack(&self.layers, 0, x, Some(&self.norm), &mut way);
+        let layers = &self.layers[section.range.clone()];
+        if let (Some(joint), [_], [cache]) = (&section.joint, way.spans, &mut *way.caches) {
+            let (held, device) = (cache.len(), x.device());
+            let end = held + x.dims()[0];
+            let slots = layers.iter().zip(slot..);
+            let stores =
+                slots.map(|(layer, slot)| layer.attention.take(cache, slot, end, device.clone()));
+            let stores = stores.collect();
+            let rotations = &way.positions.rotations;
+            let (y, stores) = kernels::layers(x, joint, rotations, stores, held);
+            for (cache, stores) in cache.layers[slot..].iter_mut().zip(stores) {
+                cache.put(stores);
+            }
+            return y;
+        }
+        let then = section.normed.then_some(&self.norm);
+        let (x, normed) = stack(layers, slot, x, then, way);
         normed.unwrap_or(x)
     }
 
@@ -448,7 +507,7 @@ pub(crate) fn bytes(module: &impl Module) -> u64 {
 ///
 /// # Shapes
 /// - x, both outputs: `[n, hidden]`
-pub(crate) fn stack(
+fn stack(
     layers: &[Layer],
     slot: usize,
     mut x: Tensor<2>,
@@ -461,7 +520,7 @@ pub(crate) fn stack(
     };
     let mut normed = first.attention_norm.forward(x.clone());
     for (index, layer) in layers.iter().enumerate() {
-        let Way { positions, spans, caches } = way;
+        let Way { positions, spans, caches, .. } = way;
         let attended = layer.attention.forward(normed, slot + index, positions, spans, caches);
         let out_norm = layer.attention_out_norm.as_ref();
         let next = layer.join(x, attended, out_norm, Some(&layer.mlp_norm));
@@ -478,6 +537,40 @@ pub(crate) fn stack(
 }
 
 impl Layer {
+    /// The layer for kernels that run it whole; None: something about it is of another kind.
+    fn joint(&self) -> Option<Joint<Matrix, Tensor<1>>> {
+        let Plain { maps, head_norms, rotated, rule } = self.attention.plain()?;
+        let ([gate, up, down], activation) = self.mlp.gated()?;
+        let maybe = |norm: &Option<Norm>| match norm {
+            Some(norm) => norm.rms().map(Some),
+            None => Some(None),
+        };
+        if self.norms_sums {
+            return None;
+        }
+        let [query, key, value, output] = maps.map(Linear::affine);
+        Some(Joint {
+            attention_norm: self.attention_norm.rms()?,
+            query,
+            key,
+            value,
+            head_norms: match head_norms {
+                Some((query, key)) => Some([query.rms()?, key.rms()?]),
+                None => None,
+            },
+            rotated,
+            rule,
+            output,
+            attention_out_norm: maybe(&self.attention_out_norm)?,
+            mlp_norm: self.mlp_norm.rms()?,
+            gate: gate.affine(),
+            up: up.affine(),
+            down: down.affine(),
+            activation,
+            mlp_out_norm: maybe(&self.mlp_out_norm)?,
+        })
+    }
+
     /// Adds what a block gave to the residual stream; the sum, and its norm by `then`.
     fn join(
         &self,

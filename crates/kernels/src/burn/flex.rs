@@ -10,16 +10,19 @@ use ::burn::{
     tensor::{Bytes, DType, Element, Shape, bf16},
 };
 
-use super::{Bias, General, Kernels, MatrixOf, RowInvariantOps, kernels};
+use super::{
+    Bias, General, Kernels, LayersOf, MatrixOf, RowInvariantOps, TensorsOf, kernels,
+    layers::{Parts, one_by_one},
+};
 use crate::{
     attention::{self, AttentionRule, AttentionSpan},
     embedding::embedding,
     glu::{Activation, glu},
-    linear::{Projection, gated, linear, linears},
+    layers::{Layer, layers as run_layers},
+    linear::{Projection, gated, linears},
     norm::{RmsForm, add_rms_norm, layer_norm, rms_norm},
     quant::{Blocks, dequantise},
     rope::{RopeLayout, rope},
-    scratch,
     softcap::softcap,
     weight::Weight,
 };
@@ -85,20 +88,29 @@ fn wide(matrix: MatrixOf<Flex>) -> FlexTensor {
     }
 }
 
-/// The tensor's floats for writing: its own if it is whole and nobody else holds it, else a copy.
-/// `change` is called once; the tensor that holds the result is returned.
-fn change(mut tensor_: FlexTensor, change: impl FnOnce(&mut [f32])) -> FlexTensor {
+/// The tensor, or a copy of it, that is whole and that nobody else holds.
+fn owned(mut tensor_: FlexTensor) -> FlexTensor {
     let shape = tensor_.shape();
     let own = tensor_.is_contiguous()
         && tensor_.is_unique()
         && tensor_.bytes().len() == shape.num_elements() * size_of::<f32>();
-    if own && let Some(values) = tensor_.try_storage_mut::<f32>() {
-        change(values);
+    if own && tensor_.try_storage_mut::<f32>().is_some() {
         return tensor_;
     }
-    let mut values = floats(&whole(&tensor_)).to_vec();
-    change(&mut values);
+    let values = floats(&whole(&tensor_)).to_vec();
     tensor(values, shape)
+}
+
+/// The floats of an [`owned`] tensor.
+fn floats_mut(tensor: &mut FlexTensor) -> &mut [f32] {
+    tensor.try_storage_mut().expect("nobody else holds it")
+}
+
+/// The tensor after `change` has changed its floats, in place if nobody else holds them.
+fn change(tensor: FlexTensor, change: impl FnOnce(&mut [f32])) -> FlexTensor {
+    let mut tensor = owned(tensor);
+    change(floats_mut(&mut tensor));
+    tensor
 }
 
 fn dims<const D: usize>(tensor: &FlexTensor) -> [usize; D] {
@@ -324,94 +336,35 @@ impl RowInvariantOps for Flex {
         change(cache, |cache| attention::append(cache, floats(&new), kv_heads, head_dim, at))
     }
 
-    fn row_attention_block(
+    fn row_layers(
         x: FlexTensor,
-        weight_q: MatrixOf<Self>,
-        weight_k: MatrixOf<Self>,
-        weight_v: MatrixOf<Self>,
-        weight_o: MatrixOf<Self>,
-        bias_q: Bias<Self>,
-        bias_k: Bias<Self>,
-        bias_v: Bias<Self>,
-        bias_o: Bias<Self>,
-        cos: FlexTensor,
-        sin: FlexTensor,
-        keys: FlexTensor,
-        values: FlexTensor,
+        layers: LayersOf<Self>,
+        TensorsOf(rotations): TensorsOf<Self>,
+        TensorsOf(stores): TensorsOf<Self>,
         at: usize,
-        rule: AttentionRule,
-        layout: RopeLayout,
-    ) -> (FlexTensor, FlexTensor, FlexTensor) {
+    ) -> (FlexTensor, Vec<FlexTensor>) {
         if is_general() {
-            return General::<Self>::attention_block(
-                x,
-                [weight_q, weight_k, weight_v].map(wide),
-                [bias_q, bias_k, bias_v],
-                (wide(weight_o), bias_o),
-                [cos, sin],
-                [keys, values],
-                at,
-                rule,
-                layout,
-            );
+            return one_by_one(x, &layers, &rotations, stores, at);
         }
-        let AttentionRule { heads, kv_heads, head_dim, .. } = rule;
-        let [rows, inputs] = dims(&x);
-        let maps =
-            [Map::new(weight_q, bias_q), Map::new(weight_k, bias_k), Map::new(weight_v, bias_v)];
-        let [mut query, mut key, mut value] =
-            maps.each_ref().map(|map| scratch::take(rows * map.outputs()));
-        {
-            let [q, k, v] = &maps;
-            let mut projections = [q.onto(&mut query), k.onto(&mut key), v.onto(&mut value)];
-            linears(floats(&whole(&x)), inputs, &mut projections);
-        }
-        let (cos, sin) = (whole(&cos), whole(&sin));
-        rope(&mut query, heads, head_dim, floats(&cos), floats(&sin), layout);
-        rope(&mut key, kv_heads, head_dim, floats(&cos), floats(&sin), layout);
-        let append = |store, new: &[f32]| {
-            change(store, |store| attention::append(store, new, kv_heads, head_dim, at))
-        };
-        let (keys, values) = (append(keys, &key), append(values, &value));
-        let mut mixed = scratch::take(rows * heads * head_dim);
-        attend(&query, [&keys, &values], at, rule, &mut mixed);
-        let output = Map::new(weight_o, bias_o);
-        let mut out = vec![0.0; rows * output.outputs()];
-        let (weight, bias) = (weight(&output.weight), output.bias());
-        linear(&mixed, heads * head_dim, weight, bias, &mut out);
-        (tensor(out, [rows, output.outputs()]), keys, values)
-    }
-
-    fn row_feed_forward(
-        x: FlexTensor,
-        gate: MatrixOf<Self>,
-        gate_bias: Bias<Self>,
-        up: MatrixOf<Self>,
-        up_bias: Bias<Self>,
-        down: MatrixOf<Self>,
-        down_bias: Bias<Self>,
-        activation: Activation,
-    ) -> FlexTensor {
-        if is_general() {
-            let inner =
-                General::<Self>::gated(x, (wide(gate), gate_bias), (wide(up), up_bias), activation);
-            return General::<Self>::linear(inner, wide(down), down_bias);
-        }
-        let [rows, inputs] = dims(&x);
-        let [gate, up, down] =
-            [(gate, gate_bias), (up, up_bias), (down, down_bias)].map(|(w, b)| Map::new(w, b));
-        let mut inner = scratch::take(rows * gate.outputs());
-        gated(
-            floats(&whole(&x)),
-            inputs,
-            (weight(&gate.weight), gate.bias()),
-            (weight(&up.weight), up.bias()),
-            activation,
-            &mut inner,
-        );
-        let mut out = vec![0.0; rows * down.outputs()];
-        linear(&inner, gate.outputs(), weight(&down.weight), down.bias(), &mut out);
-        tensor(out, [rows, down.outputs()])
+        let Parts { layers, then, .. } = layers.parts();
+        let on = |layer| Layer::map(layer, weight, floats);
+        let layers: Vec<Layer<Weight<'_>, &[f32]>> = layers.iter().map(on).collect();
+        let then = then.as_ref().map(|then| then.map(floats));
+        let rotations: Vec<Cow<'_, FlexTensor>> = rotations.iter().map(whole).collect();
+        let (pairs, _) = rotations.as_chunks();
+        let rotations: Vec<[&[f32]; 2]> = pairs
+            .iter()
+            .map(|pair: &[_; 2]| pair.each_ref().map(|angles| floats(angles)))
+            .collect();
+        let mut stores: Vec<FlexTensor> = stores.into_iter().map(owned).collect();
+        let (pairs, _) = stores.as_chunks_mut();
+        let mut written: Vec<[&mut [f32]; 2]> =
+            pairs.iter_mut().map(|pair: &mut [_; 2]| pair.each_mut().map(floats_mut)).collect();
+        let (shape, mut x) = (x.shape(), owned(x));
+        let mut normed = vec![0.0; shape.num_elements()];
+        let (rotations, written) = (&rotations, &mut written);
+        run_layers(&layers, then.as_ref(), floats_mut(&mut x), rotations, written, at, &mut normed);
+        (if then.is_some() { tensor(normed, shape) } else { x }, stores)
     }
 
     fn row_attention(

@@ -200,30 +200,6 @@ impl<B: Backend> General<B> {
         B::float_slice_assign(cache, &part(&shape, 1, at..at + n), new)
     }
 
-    /// All of attention for the rows of one sequence.
-    #[allow(clippy::too_many_arguments, reason = "what a block is made of")]
-    pub fn attention_block(
-        x: FloatTensor<B>,
-        weights: [FloatTensor<B>; 3],
-        biases: [Bias<B>; 3],
-        output: (FloatTensor<B>, Bias<B>),
-        [cos, sin]: [FloatTensor<B>; 2],
-        stores: [FloatTensor<B>; 2],
-        at: usize,
-        rule: AttentionRule,
-        layout: RopeLayout,
-    ) -> (FloatTensor<B>, FloatTensor<B>, FloatTensor<B>) {
-        let AttentionRule { heads, kv_heads, head_dim, .. } = rule;
-        let rows = dims(&x)[0];
-        let split = |x, heads| B::float_reshape(x, Shape::from([rows, heads, head_dim]));
-        let rotate = |x, heads| Self::rope(split(x, heads), cos.clone(), sin.clone(), layout);
-        let (query, key, value) = Self::linear3(x, weights, biases);
-        let (query, key) = (rotate(query, heads), rotate(key, kv_heads));
-        let new = [key, split(value, kv_heads)];
-        let (y, keys, values) = Self::append_and_attend(query, new, stores, at, rule);
-        (Self::linear(y, output.0, output.1), keys, values)
-    }
-
     /// New positions into the caches, and attention from each over its own prefix.
     pub fn append_and_attend(
         query: FloatTensor<B>,

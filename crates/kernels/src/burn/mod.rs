@@ -22,6 +22,7 @@ mod facts;
 #[cfg(feature = "cpu")]
 mod flex;
 mod general;
+mod layers;
 mod matrix;
 mod mode;
 mod ops;
@@ -34,6 +35,7 @@ use ::burn::{
 pub use bytes::{weight_data, weights};
 pub use facts::{largest_tensor, memory, reads_blocks};
 pub use general::General;
+pub use layers::{Layers, LayersOf, TensorsOf};
 pub use matrix::{LinearMap, Matrix};
 pub use mode::{Kernels, kernels, set_kernels, with_kernels};
 pub use ops::{Bias, MatrixOf, RowInvariantOps};
@@ -200,69 +202,34 @@ pub fn append(cache: Tensor<3>, new: Tensor<3>, at: usize) -> Tensor<3> {
     Tensor::from_dispatch(Dispatch::row_append(cache.into_dispatch(), new.into_dispatch(), at))
 }
 
-/// All of attention for rows of one sequence in one go: query, key and value of x, rotated; the
-/// caches appended; attention as [`attention`]; the output's linear map. Bit for bit what the
-/// operations give one by one.
+/// Whole layers on the rows of one sequence, bit for bit what their operations give one by one:
+/// appends keys and values to the stores of each layer, and returns the rows, normed if there is a
+/// norm behind the layers, and the stores.
 ///
 /// # Shapes
-/// - x: `[n, input]`; query, key, value and output maps as in [`linear`]
-/// - cos, sin: as in [`rope`]; keys, values: as in [`attention`]
-/// - output: `[n, output]`
+/// - x, output: `[n, width]`
+/// - rotations: cosines and sines as in [`rope`], for each that a layer names
+/// - stores: keys and values of each layer as in [`attention`]
 #[must_use]
-pub fn attention_block<W: Into<Matrix>>(
+pub fn layers(
     x: Tensor<2>,
-    [query, key, value]: [LinearMap<W>; 3],
-    output: LinearMap<W>,
-    [cos, sin]: [Tensor<2>; 2],
-    [keys, values]: [Tensor<3>; 2],
+    layers: &Layers,
+    rotations: &[[Tensor<2>; 2]],
+    stores: Vec<[Tensor<3>; 2]>,
     at: usize,
-    (rule, layout): (AttentionRule, RopeLayout),
-) -> (Tensor<2>, [Tensor<3>; 2]) {
-    let (y, keys, values) = Dispatch::row_attention_block(
+) -> (Tensor<2>, Vec<[Tensor<3>; 2]>) {
+    let rotations = rotations.iter().flatten().map(|angles| angles.clone().into_dispatch());
+    let stores = stores.into_iter().flatten().map(Tensor::into_dispatch);
+    let (y, stores) = Dispatch::row_layers(
         x.into_dispatch(),
-        Matrix::into_dispatch(query.0.into()),
-        Matrix::into_dispatch(key.0.into()),
-        Matrix::into_dispatch(value.0.into()),
-        Matrix::into_dispatch(output.0.into()),
-        bias(query.1),
-        bias(key.1),
-        bias(value.1),
-        bias(output.1),
-        cos.into_dispatch(),
-        sin.into_dispatch(),
-        keys.into_dispatch(),
-        values.into_dispatch(),
+        layers.clone().into_dispatch(),
+        TensorsOf(rotations.collect()),
+        TensorsOf(stores.collect()),
         at,
-        rule,
-        layout,
     );
-    (Tensor::from_dispatch(y), [keys, values].map(Tensor::from_dispatch))
-}
-
-/// `down(act(x·Gᵀ + g) · (x·Uᵀ + u))` in one go: [`gated`], then [`linear`], bit for bit.
-///
-/// # Shapes
-/// - x: `[n, input]`; gate and up: `[inner, input]`; down: `[output, inner]`
-/// - output: `[n, output]`
-#[must_use]
-pub fn feed_forward<W: Into<Matrix>>(
-    x: Tensor<2>,
-    gate: LinearMap<W>,
-    up: LinearMap<W>,
-    down: LinearMap<W>,
-    activation: Activation,
-) -> Tensor<2> {
-    let y = Dispatch::row_feed_forward(
-        x.into_dispatch(),
-        Matrix::into_dispatch(gate.0.into()),
-        bias(gate.1),
-        Matrix::into_dispatch(up.0.into()),
-        bias(up.1),
-        Matrix::into_dispatch(down.0.into()),
-        bias(down.1),
-        activation,
-    );
-    Tensor::from_dispatch(y)
+    let mut stores = stores.into_iter().map(Tensor::from_dispatch);
+    let pairs = std::iter::from_fn(|| Some([stores.next()?, stores.next()?]));
+    (Tensor::from_dispatch(y), pairs.collect())
 }
 
 /// Appends the keys and values of `n` new positions to a sequence that holds `at`, and attends

@@ -5,7 +5,10 @@ use ::burn::backend::{
     tensor::{FloatTensor, IntTensor},
 };
 
-use super::General;
+use super::{
+    General,
+    layers::{LayersOf, TensorsOf, one_by_one},
+};
 use crate::{
     attention::AttentionRule, glu::Activation, norm::RmsForm, quant::BlockFormat, rope::RopeLayout,
 };
@@ -26,6 +29,15 @@ pub enum MatrixOf<B: Backend> {
     Float(FloatTensor<B>),
     /// Blocks of a format: `[outputs, bytes of a row]`, u8.
     Blocks(IntTensor<B>, BlockFormat),
+}
+
+impl<B: Backend> Clone for MatrixOf<B> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Float(weight) => Self::Float(weight.clone()),
+            Self::Blocks(bytes, format) => Self::Blocks(bytes.clone(), *format),
+        }
+    }
 }
 
 impl<B: Backend> MatrixOf<B> {
@@ -163,60 +175,17 @@ pub trait RowInvariantOps: Backend {
         General::<Self>::append(cache, new, at)
     }
 
-    /// The whole of attention for the rows of one sequence: query, key and value, rotated; new
-    /// positions into the caches; attention; the output's linear map. The bits are those of the
-    /// operations one by one.
-    #[allow(clippy::too_many_arguments, reason = "an extension takes no arrays of tensors")]
-    fn row_attention_block(
+    /// Whole layers on the rows of one sequence that holds `at` positions, the norm behind them, and the
+    /// stores with the new positions. `rotations` are cosines and sines by turns, `stores` keys and
+    /// values. The bits are those of the operations one by one.
+    fn row_layers(
         x: FloatTensor<Self>,
-        #[extension_type] weight_q: MatrixOf<Self>,
-        #[extension_type] weight_k: MatrixOf<Self>,
-        #[extension_type] weight_v: MatrixOf<Self>,
-        #[extension_type] weight_o: MatrixOf<Self>,
-        #[extension_type] bias_q: Bias<Self>,
-        #[extension_type] bias_k: Bias<Self>,
-        #[extension_type] bias_v: Bias<Self>,
-        #[extension_type] bias_o: Bias<Self>,
-        cos: FloatTensor<Self>,
-        sin: FloatTensor<Self>,
-        keys: FloatTensor<Self>,
-        values: FloatTensor<Self>,
+        #[extension_type] layers: LayersOf<Self>,
+        #[extension_type] rotations: TensorsOf<Self>,
+        #[extension_type] stores: TensorsOf<Self>,
         at: usize,
-        rule: AttentionRule,
-        layout: RopeLayout,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        General::<Self>::attention_block(
-            x,
-            [weight_q, weight_k, weight_v].map(MatrixOf::floats),
-            [bias_q, bias_k, bias_v],
-            (weight_o.floats(), bias_o),
-            [cos, sin],
-            [keys, values],
-            at,
-            rule,
-            layout,
-        )
-    }
-
-    /// `down(act(x·Gᵀ + g) · (x·Uᵀ + u))`: a gated feed-forward block.
-    #[allow(clippy::too_many_arguments, reason = "an extension takes no arrays of tensors")]
-    fn row_feed_forward(
-        x: FloatTensor<Self>,
-        #[extension_type] gate: MatrixOf<Self>,
-        #[extension_type] gate_bias: Bias<Self>,
-        #[extension_type] up: MatrixOf<Self>,
-        #[extension_type] up_bias: Bias<Self>,
-        #[extension_type] down: MatrixOf<Self>,
-        #[extension_type] down_bias: Bias<Self>,
-        activation: Activation,
-    ) -> FloatTensor<Self> {
-        let inner = General::<Self>::gated(
-            x,
-            (gate.floats(), gate_bias),
-            (up.floats(), up_bias),
-            activation,
-        );
-        General::<Self>::linear(inner, down.floats(), down_bias)
+    ) -> (FloatTensor<Self>, Vec<FloatTensor<Self>>) {
+        one_by_one(x, &layers, &rotations.0, stores.0, at)
     }
 
     /// New positions into the caches, and attention from each over its own prefix.

@@ -205,65 +205,6 @@ impl RowInvariantOps for CubeBackend {
         cache
     }
 
-    fn row_attention_block(
-        x: CubeTensor,
-        weight_q: MatrixOf<Self>,
-        weight_k: MatrixOf<Self>,
-        weight_v: MatrixOf<Self>,
-        weight_o: MatrixOf<Self>,
-        bias_q: Bias<Self>,
-        bias_k: Bias<Self>,
-        bias_v: Bias<Self>,
-        bias_o: Bias<Self>,
-        cos: CubeTensor,
-        sin: CubeTensor,
-        keys: CubeTensor,
-        values: CubeTensor,
-        at: usize,
-        rule: AttentionRule,
-        layout: RopeLayout,
-    ) -> (CubeTensor, CubeTensor, CubeTensor) {
-        if is_general() {
-            return General::<Self>::attention_block(
-                x,
-                [weight_q, weight_k, weight_v].map(MatrixOf::floats),
-                [bias_q, bias_k, bias_v],
-                (weight_o.floats(), bias_o),
-                [cos, sin],
-                [keys, values],
-                at,
-                rule,
-                layout,
-            );
-        }
-        let AttentionRule { heads, kv_heads, head_dim, .. } = rule;
-        let [rows, _] = dims(&x);
-        let x = whole(x);
-        let (cos, sin) = (whole(cos), whole(sin));
-        let split = |y, heads| reshape(y, [rows, heads, head_dim]);
-        let query = split(linear(&x, weight_q, bias_q), heads);
-        let key = split(linear(&x, weight_k, bias_k), kv_heads);
-        let value = split(linear(&x, weight_v, bias_v), kv_heads);
-        let query = rowwise::rope(&query, &cos, &sin, layout);
-        let key = rowwise::rope(&key, &cos, &sin, layout);
-        let (mixed, keys, values) = Self::row_attention(query, key, value, keys, values, at, rule);
-        (linear(&mixed, weight_o, bias_o), keys, values)
-    }
-
-    fn row_feed_forward(
-        x: CubeTensor,
-        gate: MatrixOf<Self>,
-        gate_bias: Bias<Self>,
-        up: MatrixOf<Self>,
-        up_bias: Bias<Self>,
-        down: MatrixOf<Self>,
-        down_bias: Bias<Self>,
-        activation: Activation,
-    ) -> CubeTensor {
-        let inner = Self::row_gated(x, gate, gate_bias, up, up_bias, activation);
-        Self::row_linear(inner, down, down_bias)
-    }
-
     fn row_attention(
         query: CubeTensor,
         key: CubeTensor,
