@@ -1,8 +1,10 @@
-//! A small team of threads that hands over a job in about a microsecond.
+//! A small team of threads that hands over a job in a fraction of a microsecond.
 //!
-//! A forward pass of a small model is hundreds of operations of a few microseconds each; a general
+//! A forward pass of a small model is dozens of operations of a few microseconds each; a general
 //! thread pool costs more than that per operation. Here the workers spin for a moment after each
-//! job, so the next one costs a cache line or two, and then park, so an idle program is idle.
+//! job, and then park, so an idle program is idle. What a job costs is the cache lines that travel
+//! between cores, about 100 ns each: one tells a worker of the job, what it takes is counted in a line
+//! of its own, and one tells the poster how much was done.
 //!
 //! # Threads split outputs, never a reduction
 //! A job is a number of *chunks*, and each chunk owns its outputs. Which chunks exist depends on
@@ -24,7 +26,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Mutex, MutexGuard, OnceLock, TryLockError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence},
     },
     thread::Thread,
     time::{Duration, Instant},
@@ -39,10 +41,15 @@ const SPIN: Duration = Duration::from_millis(1);
 /// Spins between two looks at the clock.
 const SPINS_PER_LOOK: u32 = 32;
 
-/// The low half of the state: whether workers may join, and how many are in.
-const OPEN: u64 = 1 << 31;
-const JOINED: u64 = OPEN - 1;
-const EPOCH: u64 = 1 << 32;
+/// The most chunks of a job.
+const MAX_CHUNKS: usize = (1 << TAKEN_BITS) - 1;
+
+/// The bits of a [`Share`] that count; the others are the job's number, which do for 2⁴⁸ jobs: for
+/// 50 years of small models at full speed.
+const TAKEN_BITS: u32 = 16;
+
+/// The bit of a state that says that the job is open.
+const OPEN: u64 = 1;
 
 /// The number asked for; 0 before anyone asked.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -87,13 +94,16 @@ pub fn with_threads<T>(threads: usize, f: impl FnOnce() -> T) -> T {
 /// Runs `body` for every chunk in `0..chunks` and returns when all are done.
 ///
 /// # Panics
-/// With the panic of a chunk, if one panicked; the others still ran or were given up.
-pub fn run(chunks: usize, body: &(dyn Fn(usize) + Sync)) {
+/// With the panic of a chunk, if one panicked; the others still ran or were given up. If there are 2¹⁶
+/// chunks or more.
+pub fn run<F: Fn(usize) + Sync>(chunks: usize, body: &F) {
     let threads = threads().min(chunks);
     if threads > 1
         && let Some(mut post) = Team::get().enter()
     {
-        post.run(threads, chunks, body);
+        assert!(chunks <= MAX_CHUNKS, "at most {MAX_CHUNKS} chunks, not {chunks}");
+        let body = std::ptr::from_ref(body).cast();
+        post.run(Job { body, call: call::<F>, threads, chunks });
     } else {
         (0..chunks).for_each(body);
     }
@@ -128,27 +138,51 @@ impl<'a, T> Scatter<'a, T> {
     }
 }
 
-/// The job that is open: what every worker that joins needs.
+/// A job: chunks of the shares of so many threads.
 #[derive(Clone, Copy)]
 struct Job {
-    body: *const (dyn Fn(usize) + Sync),
+    /// The closure.
+    body: *const (),
+    /// Calls it.
+    call: unsafe fn(*const (), usize),
     threads: usize,
     chunks: usize,
 }
 
-/// One thread's share of the chunks: the next one not taken.
-#[repr(align(128))]
-struct Share {
-    next: AtomicUsize,
+/// # Safety
+/// `body` points to an `F` that lives until the call returns.
+unsafe fn call<F: Fn(usize) + Sync>(body: *const (), chunk: usize) {
+    // SAFETY: by the contract.
+    unsafe { (*body.cast::<F>())(chunk) }
 }
+
+/// The open job, in one cache line: a worker that waits for it gets all of it with the line that
+/// tells that it is there. A sequence lock: [`OPEN`] is not set while the rest is written.
+#[repr(align(128))]
+struct Board {
+    /// The number of the job, and whether it is open.
+    state: AtomicU64,
+    body: AtomicPtr<()>,
+    call: AtomicPtr<()>,
+    threads: AtomicUsize,
+    chunks: AtomicUsize,
+}
+
+/// One thread's share of the chunks: a job's number, and how many of its chunks were taken. A share
+/// with an older number is untouched, so nobody resets another thread's line.
+#[repr(align(128))]
+struct Share(AtomicU64);
+
+/// How many chunks other threads than the poster have done.
+#[repr(align(128))]
+struct Done(AtomicUsize);
 
 struct Team {
     /// Held by the thread whose job is running.
     busy: Mutex<Crew>,
-    /// Epoch in the high half; [`OPEN`] and the number of workers inside in the low half.
-    state: AtomicU64,
-    job: JobCell,
+    board: Board,
     shares: Vec<Share>,
+    done: Done,
     failed: AtomicBool,
     payload: Mutex<Option<Box<dyn Any + Send>>>,
     parked: Vec<AtomicBool>,
@@ -159,22 +193,73 @@ struct Crew {
     workers: Vec<Thread>,
 }
 
-struct JobCell(std::cell::UnsafeCell<Option<Job>>);
+impl Board {
+    /// The job of `state`, or None if it is over.
+    fn read(&self, state: u64) -> Option<Job> {
+        let body = self.body.load(Ordering::Relaxed);
+        let call = self.call.load(Ordering::Relaxed);
+        let threads = self.threads.load(Ordering::Relaxed);
+        let chunks = self.chunks.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        if self.state.load(Ordering::Relaxed) != state {
+            return None;
+        }
+        // SAFETY: the state is the same before and after, so these are the fields of one job, and
+        // `write` made the pointer of such a function.
+        let call = unsafe { std::mem::transmute::<*mut (), unsafe fn(*const (), usize)>(call) };
+        Some(Job { body, call, threads, chunks })
+    }
 
-// SAFETY: the cell is written only by the holder of `busy` while the state is closed and nobody is
-// inside, and read only by workers that are inside; the state's acquire and release order the two.
-unsafe impl Sync for JobCell {}
-// SAFETY: the pointer in a `Job` is to a `Sync` closure, used only while its owner waits.
-unsafe impl Send for JobCell {}
+    /// Opens job `number`.
+    fn write(&self, job: Job, number: u64) {
+        self.state.store(number << 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.body.store(job.body.cast_mut(), Ordering::Relaxed);
+        self.call.store(job.call as *mut (), Ordering::Relaxed);
+        self.threads.store(job.threads, Ordering::Relaxed);
+        self.chunks.store(job.chunks, Ordering::Relaxed);
+        self.state.store(number << 1 | OPEN, Ordering::SeqCst);
+    }
+}
+
+impl Share {
+    /// Takes the next of `len` chunks of job `number`.
+    fn take(&self, number: u64, len: usize) -> Option<usize> {
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            let taken = match (word >> TAKEN_BITS).cmp(&number) {
+                std::cmp::Ordering::Less => 0,
+                std::cmp::Ordering::Equal => word & MAX_CHUNKS as u64,
+                std::cmp::Ordering::Greater => return None,
+            };
+            if taken >= len as u64 {
+                return None;
+            }
+            let more = number << TAKEN_BITS | (taken + 1);
+            let swap =
+                self.0.compare_exchange_weak(word, more, Ordering::AcqRel, Ordering::Relaxed);
+            match swap {
+                Ok(_) => return Some(taken as usize),
+                Err(now) => word = now,
+            }
+        }
+    }
+}
 
 impl Team {
     fn get() -> &'static Team {
         static TEAM: OnceLock<Team> = OnceLock::new();
         TEAM.get_or_init(|| Team {
             busy: Mutex::new(Crew { workers: Vec::new() }),
-            state: AtomicU64::new(0),
-            job: JobCell(std::cell::UnsafeCell::new(None)),
-            shares: (0..MAX_THREADS).map(|_| Share { next: AtomicUsize::new(0) }).collect(),
+            board: Board {
+                state: AtomicU64::new(0),
+                body: AtomicPtr::default(),
+                call: AtomicPtr::default(),
+                threads: AtomicUsize::new(0),
+                chunks: AtomicUsize::new(0),
+            },
+            shares: (0..MAX_THREADS).map(|_| Share(AtomicU64::new(0))).collect(),
+            done: Done(AtomicUsize::new(0)),
             failed: AtomicBool::new(false),
             payload: Mutex::new(None),
             parked: (0..MAX_THREADS).map(|_| AtomicBool::new(false)).collect(),
@@ -191,58 +276,60 @@ impl Team {
         }
     }
 
-    /// Takes chunks, first from share `me`, then from the others', until none is left.
-    fn work(&self, me: usize, job: Job, body: &(dyn Fn(usize) + Sync)) {
-        for turn in 0..job.threads {
-            let owner = (me + turn) % job.threads;
-            let end = share(job, owner).end;
-            loop {
-                let chunk = self.shares[owner].next.fetch_add(1, Ordering::Relaxed);
-                if chunk >= end || self.failed.load(Ordering::Relaxed) {
-                    break;
+    /// Runs chunks of job `number`, first of share `me`, then of the others', until none is left;
+    /// returns how many. The first panic is kept for the poster, and chunks after it are not run.
+    ///
+    /// A chunk that was taken keeps its job open until it is counted. So whoever takes one has the
+    /// closure as long as it runs, and whoever comes too late takes none.
+    fn work(&self, me: usize, job: Job, number: u64) -> usize {
+        let mut count = 0;
+        let work = AssertUnwindSafe(|| {
+            for turn in 0..job.threads {
+                let owner = (me + turn) % job.threads;
+                let share = share(job, owner);
+                while let Some(chunk) = self.shares[owner].take(number, share.len()) {
+                    count += 1;
+                    if !self.failed.load(Ordering::Relaxed) {
+                        // SAFETY: the poster waits for this chunk, and lets the closure live until
+                        // then.
+                        unsafe { (job.call)(job.body, share.start + chunk) };
+                    }
                 }
-                body(chunk);
             }
-        }
-    }
-
-    /// [`work`](Self::work), keeping the first panic for the thread that posted the job.
-    fn work_caught(&self, me: usize, job: Job, body: &(dyn Fn(usize) + Sync)) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work(me, job, body))) {
+        });
+        if let Err(panic) = catch_unwind(work) {
             let mut payload = self.payload.lock().unwrap_or_else(|e| e.into_inner());
             payload.get_or_insert(panic);
+            drop(payload);
             self.failed.store(true, Ordering::Relaxed);
+            // The chunks that are left have to be counted too.
+            count += self.work(me, job, number);
         }
+        count
     }
 
     fn serve(&'static self, me: usize) -> ! {
         let mut seen = 0;
         loop {
             let state = self.await_job(me, seen);
-            seen = state / EPOCH;
-            if !self.join(state) {
-                continue;
+            seen = state;
+            let Some(job) = self.board.read(state) else { continue };
+            if me < job.threads {
+                let count = self.work(me, job, state >> 1);
+                if count > 0 {
+                    self.done.0.fetch_add(count, Ordering::Release);
+                }
             }
-            // SAFETY: this worker is inside, so the poster waits in `close` and neither rewrites
-            // the cell nor lets the closure go.
-            let job = unsafe { *self.job.0.get() };
-            if let Some(job) = job
-                && me < job.threads
-            {
-                // SAFETY: as above.
-                self.work_caught(me, job, unsafe { &*job.body });
-            }
-            self.state.fetch_sub(1, Ordering::Release);
         }
     }
 
-    /// Waits for an epoch after `seen`; spins first, then parks.
+    /// Waits for an open job that is not `seen`; spins first, then parks.
     fn await_job(&self, me: usize, seen: u64) -> u64 {
         let mut deadline = None;
         loop {
             for _ in 0..SPINS_PER_LOOK {
-                let state = self.state.load(Ordering::Acquire);
-                if state / EPOCH != seen && state & OPEN != 0 {
+                let state = self.board.state.load(Ordering::Acquire);
+                if state != seen && state & OPEN != 0 {
                     return state;
                 }
                 std::hint::spin_loop();
@@ -254,30 +341,13 @@ impl Team {
             // Announce first, look again, then park: the poster opens first, then looks for parked
             // workers, and both orders are sequentially consistent, so one sees the other.
             self.parked[me].store(true, Ordering::SeqCst);
-            let state = self.state.load(Ordering::SeqCst);
-            if state / EPOCH == seen || state & OPEN == 0 {
+            let state = self.board.state.load(Ordering::SeqCst);
+            if state == seen || state & OPEN == 0 {
                 std::thread::park();
             }
             self.parked[me].store(false, Ordering::SeqCst);
             deadline = None;
         }
-    }
-
-    /// Goes inside the job of `state`, unless it was closed in the meantime.
-    fn join(&self, mut state: u64) -> bool {
-        let epoch = state / EPOCH;
-        while state / EPOCH == epoch && state & OPEN != 0 {
-            match self.state.compare_exchange_weak(
-                state,
-                state + 1,
-                Ordering::Acquire,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return true,
-                Err(now) => state = now,
-            }
-        }
-        false
     }
 }
 
@@ -292,56 +362,40 @@ struct Post {
 }
 
 impl Post {
-    fn run(&mut self, threads: usize, chunks: usize, body: &(dyn Fn(usize) + Sync)) {
+    fn run(&mut self, mut job: Job) {
         let team = self.team;
-        let threads = threads.min(self.hire(threads));
-        // SAFETY: this only lengthens the closure's lifetime. Workers use the pointer while they
-        // are inside the job, and `close` below returns after the last one left.
-        let body_static = unsafe {
-            std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync)>(
-                body,
-            )
-        };
-        let job = Job { body: body_static, threads, chunks };
-        for owner in 0..threads {
-            team.shares[owner].next.store(share(job, owner).start, Ordering::Relaxed);
-        }
+        job.threads = job.threads.min(self.hire(job.threads));
         team.failed.store(false, Ordering::Relaxed);
-        // SAFETY: the state is closed and nobody is inside, so nobody reads; `busy` is held, so
-        // nobody else writes.
-        unsafe { *team.job.0.get() = Some(job) };
-        let epoch = team.state.load(Ordering::Relaxed) / EPOCH + 1;
-        team.state.store((epoch << 32) | OPEN, Ordering::SeqCst);
-        for (me, worker) in self.crew.workers.iter().enumerate().take(threads - 1) {
+        team.done.0.store(0, Ordering::Relaxed);
+        let number = (team.board.state.load(Ordering::Relaxed) >> 1) + 1;
+        team.board.write(job, number);
+        for (me, worker) in self.crew.workers.iter().enumerate().take(job.threads - 1) {
             if team.parked[me + 1].load(Ordering::SeqCst) {
                 worker.unpark();
             }
         }
-        // Caught, so that the borrow of `body` outlives every worker's use of it.
-        team.work_caught(0, job, body);
-        self.close();
-        let panic = {
-            let mut payload = team.payload.lock().unwrap_or_else(|e| e.into_inner());
-            payload.take()
-        };
-        if let Some(panic) = panic {
-            resume_unwind(panic);
+        // Returns whatever happens: the closure must outlive every worker's use of it.
+        let own = team.work(0, job, number);
+        self.wait_for(job.chunks - own);
+        if team.failed.load(Ordering::Relaxed) {
+            let panic = team.payload.lock().unwrap_or_else(|e| e.into_inner()).take();
+            if let Some(panic) = panic {
+                resume_unwind(panic);
+            }
         }
     }
 
-    /// Lets no more workers in and waits until those inside have left. A worker that never came
-    /// (the system gave its core away) is not waited for.
-    fn close(&self) {
-        let mut state = self.team.state.fetch_and(!OPEN, Ordering::AcqRel) & !OPEN;
+    /// Waits until the workers have done `chunks`. All are taken; a worker that never came (the system
+    /// gave its core away) is not waited for.
+    fn wait_for(&self, chunks: usize) {
         let mut spins = 0_u32;
-        while state & JOINED != 0 {
+        while self.team.done.0.load(Ordering::Acquire) < chunks {
             spins = spins.wrapping_add(1);
             if spins.is_multiple_of(1 << 12) {
                 std::thread::yield_now();
             } else {
                 std::hint::spin_loop();
             }
-            state = self.team.state.load(Ordering::Acquire);
         }
     }
 

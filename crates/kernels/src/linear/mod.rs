@@ -64,8 +64,9 @@ pub struct Projection<'a> {
 /// Multiplications below which a job is not worth a second thread.
 const WORTH_SHARING: usize = 1 << 15;
 
-/// Chunks per thread: enough that a thread which lost its core can be helped.
-const CHUNKS_PER_THREAD: usize = 4;
+/// Chunks per thread, each half of what is left and the last all of it: few, as each costs something,
+/// and the late ones small, as who is done early waits for half of one.
+const CHUNKS_PER_THREAD: usize = 5;
 
 /// Chunks start at multiples of this many outputs.
 const GRAIN: usize = 8;
@@ -178,11 +179,18 @@ fn share(work_per_output: usize, outputs: usize, body: &(dyn Fn(Range<usize>) + 
         return body(0..outputs);
     }
     let grains = outputs.div_ceil(GRAIN);
-    let chunks = (threads * CHUNKS_PER_THREAD).min(grains);
-    team::run(chunks, &|chunk| {
-        let start = grains * chunk / chunks * GRAIN;
-        let end = (grains * (chunk + 1) / chunks * GRAIN).min(outputs);
-        body(start..end);
+    team::run(threads * CHUNKS_PER_THREAD, &|chunk: usize| {
+        let (thread, chunk) = (chunk / CHUNKS_PER_THREAD, chunk % CHUNKS_PER_THREAD);
+        let own = split(grains, thread, threads);
+        // Before the chunk there are 1 − 2^−chunk of the grains.
+        let before = |chunk: usize| match chunk {
+            CHUNKS_PER_THREAD => own.end,
+            _ => own.end - (own.len() >> chunk),
+        };
+        let range = before(chunk) * GRAIN..(before(chunk + 1) * GRAIN).min(outputs);
+        if !range.is_empty() {
+            body(range);
+        }
     });
 }
 
