@@ -340,9 +340,9 @@ impl TransformerModel {
         ids.append(&mut positions);
         let input = Tensor::<1, Int>::from_data(TensorData::new(ids, [2 * count]), &self.device);
         let at = input.clone().narrow(0, count, count);
-        let rotate = |rope: &mut Rope| {
-            let (cos, sin) = rope.rows(at.clone(), end);
-            [cos, sin]
+        let rotate = |rope: &mut Rope| match spans.as_slice() {
+            [_] => rope.range(end - count..end),
+            _ => rope.rows(at.clone(), end),
         };
         let rotations: Vec<Rotation> = self.ropes.iter_mut().map(rotate).collect();
         let ids = input.narrow(0, 0, count);
@@ -448,6 +448,11 @@ fn backend(error: impl fmt::Display) -> ModelError {
 
 /// The rows of a pass that were asked for, one after another; None if there are none.
 fn wanted(rows: &Tensor<2>, batch: &[Pass<'_>], spans: &[Span]) -> Option<Tensor<2>> {
+    if let ([pass], [span]) = (batch, spans)
+        && pass.rows == span.count
+    {
+        return Some(rows.clone());
+    }
     let wanted = batch.iter().zip(spans).filter(|(pass, _)| pass.rows > 0);
     let mut wanted: Vec<Tensor<2>> = wanted
         .map(|(pass, span)| rows.clone().narrow(0, span.start + span.count - pass.rows, pass.rows))

@@ -4,6 +4,8 @@
 //! 100 000 one rounding of `position · frequency` moves the angle by milliradians: a model is what
 //! its reference computes.
 
+use std::ops::Range;
+
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// How positions stretch beyond the trained context.
@@ -128,7 +130,8 @@ pub struct Rope {
     amplitude: f32,
     context: usize,
     device: Device,
-    table: Option<(Tensor<2>, Tensor<2>)>,
+    /// Cosines, sines.
+    table: Option<[Tensor<2>; 2]>,
 }
 
 /// Positions that the first table covers.
@@ -139,20 +142,32 @@ impl Rope {
     ///
     /// # Shapes
     /// - positions: `[n]`
-    /// - output: twice `[n, dim/2]`
-    pub fn rows(&mut self, positions: Tensor<1, Int>, end: usize) -> (Tensor<2>, Tensor<2>) {
-        let covered = self.table.as_ref().map_or(0, |(cos, _)| cos.dims()[0]);
-        let (cos, sin) = match self.table.take() {
-            Some(table) if covered >= end => table,
-            // Doubling: the work of all growths stays proportional to the text.
-            _ => self.compute(end.max(2 * covered).max(FIRST).min(self.context.max(end))),
-        };
-        let rows = (cos.clone().select(0, positions.clone()), sin.clone().select(0, positions));
-        self.table = Some((cos, sin));
-        rows
+    /// - output: cosines and sines, `[n, dim/2]`
+    pub fn rows(&mut self, positions: Tensor<1, Int>, end: usize) -> [Tensor<2>; 2] {
+        self.with_table(end, |angles| angles.clone().select(0, positions.clone()))
     }
 
-    fn compute(&self, count: usize) -> (Tensor<2>, Tensor<2>) {
+    /// Cosines and sines at positions that follow each other: views of the table.
+    ///
+    /// # Shapes
+    /// - output: cosines and sines, `[range.len(), dim/2]`
+    pub fn range(&mut self, range: Range<usize>) -> [Tensor<2>; 2] {
+        let view = |angles: &Tensor<2>| angles.clone().narrow(0, range.start, range.len());
+        self.with_table(range.end, view)
+    }
+
+    /// What `rows` takes from the table of cosines and from that of sines, which reach up to `end`.
+    fn with_table(&mut self, end: usize, rows: impl Fn(&Tensor<2>) -> Tensor<2>) -> [Tensor<2>; 2] {
+        let covered = self.table.as_ref().map_or(0, |[cos, _]| cos.dims()[0]);
+        if covered < end {
+            // Doubling: the work of all growths stays proportional to the text.
+            let count = end.max(2 * covered).max(FIRST).min(self.context.max(end));
+            self.table = Some(self.compute(count));
+        }
+        self.table.as_ref().expect("it was just made").each_ref().map(rows)
+    }
+
+    fn compute(&self, count: usize) -> [Tensor<2>; 2] {
         let shape = [count, self.frequencies.len()];
         let mut cos = Vec::with_capacity(count * self.frequencies.len());
         let mut sin = Vec::with_capacity(count * self.frequencies.len());
@@ -163,10 +178,7 @@ impl Rope {
                 sin.push(angle.sin() as f32 * self.amplitude);
             }
         }
-        (
-            Tensor::from_data(TensorData::new(cos, shape), &self.device),
-            Tensor::from_data(TensorData::new(sin, shape), &self.device),
-        )
+        [cos, sin].map(|angles| Tensor::from_data(TensorData::new(angles, shape), &self.device))
     }
 }
 
@@ -216,8 +228,11 @@ mod tests {
         let config = RopeConfig { theta: 10_000.0, scaling: LLAMA3 };
         let at = |rope: &mut Rope, position: i64| -> Vec<f32> {
             let ids = Tensor::<1, Int>::from_data([position], &device);
-            let (cos, sin) = rope.rows(ids, position as usize + 1);
-            [cos, sin].into_iter().flat_map(|t| t.try_into_vec_as::<f32>().unwrap()).collect()
+            let host = |t: Tensor<2>| t.try_into_vec_as::<f32>().unwrap();
+            let at = position as usize;
+            let rows = rope.rows(ids, at + 1).map(host);
+            assert_eq!(rope.range(at..at + 1).map(host), rows);
+            rows.concat()
         };
         let mut grown = config.init(16, 5000, &device);
         let early = at(&mut grown, 3);

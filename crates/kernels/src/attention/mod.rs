@@ -75,7 +75,7 @@ pub struct AttentionSpan<'a> {
 }
 
 /// Multiplications below which a job is not worth a second thread.
-const WORTH_SHARING: usize = 1 << 15;
+const WORTH_SHARING: usize = 1 << 14;
 
 /// The most chunks of a job; late rows of a long prompt cost more than early ones.
 const MOST_CHUNKS: usize = 64;

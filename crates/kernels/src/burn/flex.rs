@@ -18,7 +18,7 @@ use crate::{
     attention::{self, AttentionRule, AttentionSpan},
     embedding::embedding,
     glu::{Activation, glu},
-    layers::{Layer, layers as run_layers},
+    layers::{Layer, Norm, layers as run_layers},
     linear::{Projection, gated, linears},
     norm::{RmsForm, add_rms_norm, layer_norm, rms_norm},
     quant::{Blocks, dequantise},
@@ -116,6 +116,32 @@ fn change(tensor: FlexTensor, change: impl FnOnce(&mut [f32])) -> FlexTensor {
 fn dims<const D: usize>(tensor: &FlexTensor) -> [usize; D] {
     let shape = tensor.layout().shape();
     std::array::from_fn(|i| shape[i])
+}
+
+/// Layers as kernels read them. To find the floats of a tensor takes several steps through memory that
+/// the weights of a pass have driven out of the caches: microseconds, for all tensors of all layers.
+struct Slices<'a> {
+    layers: Vec<Layer<Weight<'a>, &'a [f32]>>,
+    then: Option<Norm<&'a [f32]>>,
+}
+
+impl<'a> Slices<'a> {
+    fn new(Parts { layers, then, .. }: &'a Parts<Flex>) -> Self {
+        let layers = layers.iter().map(|layer| layer.map(weight, floats)).collect();
+        Self { layers, then: then.as_ref().map(|then| then.map(floats)) }
+    }
+
+    /// The slices of tensors, found once.
+    fn of(parts: &'a Parts<Flex>) -> &'a Self {
+        parts.made(|parts| {
+            // SAFETY: the reference is lengthened for slices that `parts` keeps beside the tensors they
+            // are of, and that nobody gets for longer than `parts` is borrowed. `parts` is behind an
+            // `Arc` and is never changed, so its tensors stay where they are, and what they hold is
+            // neither written nor freed before them.
+            let parts = unsafe { &*std::ptr::from_ref::<Parts<Flex>>(parts) };
+            Slices::<'static>::new(parts)
+        })
+    }
 }
 
 fn is_general() -> bool {
@@ -346,10 +372,7 @@ impl RowInvariantOps for Flex {
         if is_general() {
             return one_by_one(x, &layers, &rotations, stores, at);
         }
-        let Parts { layers, then, .. } = layers.parts();
-        let on = |layer| Layer::map(layer, weight, floats);
-        let layers: Vec<Layer<Weight<'_>, &[f32]>> = layers.iter().map(on).collect();
-        let then = then.as_ref().map(|then| then.map(floats));
+        let Slices { layers, then } = Slices::of(layers.parts());
         let rotations: Vec<Cow<'_, FlexTensor>> = rotations.iter().map(whole).collect();
         let (pairs, _) = rotations.as_chunks();
         let rotations: Vec<[&[f32]; 2]> = pairs
@@ -363,7 +386,7 @@ impl RowInvariantOps for Flex {
         let (shape, mut x) = (x.shape(), owned(x));
         let mut normed = vec![0.0; shape.num_elements()];
         let (rotations, written) = (&rotations, &mut written);
-        run_layers(&layers, then.as_ref(), floats_mut(&mut x), rotations, written, at, &mut normed);
+        run_layers(layers, then.as_ref(), floats_mut(&mut x), rotations, written, at, &mut normed);
         (if then.is_some() { tensor(normed, shape) } else { x }, stores)
     }
 

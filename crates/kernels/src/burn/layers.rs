@@ -50,8 +50,20 @@ pub struct LayersOf<B: Backend>(Arc<Parts<B>>);
 pub(super) struct Parts<B: Backend> {
     pub(super) layers: Vec<Layer<MatrixOf<B>, FloatTensor<B>>>,
     pub(super) then: Option<Norm<FloatTensor<B>>>,
-    /// Of dispatched tensors: the `Arc<Parts>` of the backend that holds them, once it was asked for.
-    held: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// What was made of them once: of dispatched tensors, those of the backend that holds them; beyond
+    /// that, whatever the backend likes.
+    made: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+impl<B: Backend> Parts<B> {
+    /// What `make` made of these the first time.
+    ///
+    /// # Panics
+    /// If that was of another type.
+    pub(super) fn made<T: Any + Send + Sync>(&self, make: impl FnOnce(&Self) -> T) -> &T {
+        let made = self.made.get_or_init(|| Box::new(make(self)));
+        made.downcast_ref().expect("tensors stay on their backend")
+    }
 }
 
 impl<B: Backend> Clone for LayersOf<B> {
@@ -65,7 +77,7 @@ impl<B: Backend> LayersOf<B> {
         layers: Vec<Layer<MatrixOf<B>, FloatTensor<B>>>,
         then: Option<Norm<FloatTensor<B>>>,
     ) -> Self {
-        Self(Arc::new(Parts { layers, then, held: OnceLock::new() }))
+        Self(Arc::new(Parts { layers, then, made: OnceLock::new() }))
     }
 
     pub(super) fn parts(&self) -> &Parts<B> {
@@ -94,16 +106,15 @@ impl<B: Backend> ExtensionType<B> for LayersOf<B> {
     where
         F: Fn(DispatchTensor) -> BackendTensor<B>,
     {
-        let Parts { layers, then, held } = &*target.0;
-        let held = held.get_or_init(|| {
+        let own = target.0.made(|Parts { layers, then, .. }| {
             let vector = |tensor: &DispatchTensor| unwrap_kind(tensor.clone()).float();
             let matrix = |matrix: &MatrixOf<Dispatch>| {
                 MatrixOf::<B>::map_from_dispatch(matrix.clone(), &unwrap_kind)
             };
             let layers = layers.iter().map(|layer| layer.map(matrix, vector)).collect();
-            Box::new(Self::new(layers, then.as_ref().map(|then| then.map(vector))))
+            Self::new(layers, then.as_ref().map(|then| then.map(vector)))
         });
-        held.downcast_ref::<Self>().expect("tensors stay on their backend").clone()
+        own.clone()
     }
 
     fn routing_tensor(target: &Self::Target) -> Option<&DispatchTensor> {
