@@ -7,8 +7,9 @@ use burn::{
 };
 use draftproof_kernels::{
     attention::AttentionRule,
-    burn::{self as kernels, Bias, General, Matrix},
+    burn::{self as kernels, Bias, General, Kernels, Layers, Matrix, with_kernels},
     glu::Activation,
+    layers::{Affine, Layer, Norm, Rotated},
     map::{Aligned, Map},
     norm::RmsForm,
     quant::{BlockFormat, Blocks, dequantise},
@@ -214,73 +215,168 @@ fn attention_in_any_pieces_is_attention_at_once_and_nearly_burns() {
     }
 }
 
-/// Blocks in one go are their operations one by one, to the last bit, and write caches in place.
-#[test]
-fn blocks_are_their_parts() {
-    let (n, width, rule) = (5, 24, rule());
-    let (query_width, kv_width) = (rule.heads * rule.head_dim, rule.kv_heads * rule.head_dim);
-    let map = |output: usize, input: usize, seed: u64, bias: bool| {
-        (tensor([output, input], seed), bias.then(|| tensor([output], seed + 100)))
-    };
-    let x = tensor([n, width], 60);
-    // With a past, which must be numbers for the outputs to be.
-    let caches = || [tensor([2, 64, 16], 80), tensor([2, 64, 16], 81)];
-    for bias in [false, true] {
-        let q = map(query_width, width, 61, bias);
-        let [k, v] = [62, 63].map(|seed| map(kv_width, width, seed, bias));
-        let o = map(width, query_width, 64, bias);
-        let half = rule.head_dim / 2;
-        let (cos, sin) = (tensor([n, half], 65), tensor([n, half], 66));
-        for layout in [RopeLayout::HalfSplit, RopeLayout::Interleaved] {
-            let weights = [q.0.clone(), k.0.clone(), v.0.clone()];
-            let biases = [q.1.clone(), k.1.clone(), v.1.clone()];
-            let [query, key, value] = kernels::linear3(x.clone(), weights, biases);
-            let turn = |x: Tensor<2>, heads: usize| {
-                let x = x.reshape([n, heads, rule.head_dim]);
-                kernels::rope(x, cos.clone(), sin.clone(), layout)
-            };
-            let new = [turn(key, rule.kv_heads), value.reshape([n, rule.kv_heads, rule.head_dim])];
-            let (y, stores) = kernels::attention(turn(query, rule.heads), new, caches(), 3, rule);
-            let y = kernels::linear(y, o.0.clone(), o.1.clone());
-            let fresh = caches();
-            let before = fresh.each_ref().map(address);
-            let (block, block_stores) = kernels::attention_block(
-                x.clone(),
-                [q.clone(), k.clone(), v.clone()],
-                o.clone(),
-                [cos.clone(), sin.clone()],
-                fresh,
-                3,
-                (rule, layout),
-            );
-            assert_eq!(before, block_stores.each_ref().map(address));
-            assert!(host(block.clone()).iter().all(|y| y.is_finite()));
-            assert_eq!(bits(block.clone()), bits(y));
-            assert_eq!(block_stores.map(bits), stores.map(bits));
-            let (general, _, _) = General::<Flex>::attention_block(
-                flex(x.clone()),
-                [&q, &k, &v].map(|map| flex(map.0.clone())),
-                [&q, &k, &v].map(|map| flex_bias(&map.1)),
-                (flex(o.0.clone()), flex_bias(&o.1)),
-                [flex(cos.clone()), flex(sin.clone())],
-                caches().map(flex),
-                3,
-                rule,
-                layout,
-            );
-            near(block, back(general));
-        }
-        let [gate, up] = [71, 72].map(|seed| map(40, width, seed, bias));
-        let down = map(width, 40, 73, bias);
-        let inner = kernels::gated(x.clone(), gate.clone(), up.clone(), Activation::Silu);
-        let y = kernels::linear(inner, down.0.clone(), down.1.clone());
-        let block = kernels::feed_forward(x.clone(), gate, up, down, Activation::Silu);
-        assert_eq!(bits(block), bits(y));
-    }
+/// A norm with weights about one.
+fn norm(width: usize, seed: u64, form: RmsForm) -> Norm<Tensor<1>> {
+    Norm { weight: tensor([width], seed) + 1.0, epsilon: 1e-5, form }
 }
 
-fn flex_bias(bias: &Option<Tensor<1>>) -> Bias<Flex> {
-    bias.clone().map_or(Bias::None, |bias| Bias::Some(flex(bias)))
+/// Layers of `width`, the second with all that a layer may have, the first with nothing that it need not.
+fn some_layers(width: usize, inner: usize, layout: RopeLayout) -> [Layer<Matrix, Tensor<1>>; 2] {
+    [false, true].map(|full| {
+        let rule = match full {
+            true => AttentionRule { window: Some(4), softcap: Some(1.5), ..rule() },
+            false => rule(),
+        };
+        let form = if full { RmsForm::Gemma } else { RmsForm::Llama };
+        let (query, kv) = (rule.heads * rule.head_dim, rule.kv_heads * rule.head_dim);
+        let seed = if full { 200 } else { 100 };
+        let affine = |outputs: usize, inputs: usize, seed: u64| Affine {
+            weight: Matrix::from(tensor([outputs, inputs], seed) * 0.3),
+            bias: full.then(|| tensor([outputs], seed + 50)),
+        };
+        Layer {
+            attention_norm: norm(width, seed, form),
+            query: affine(query, width, seed + 1),
+            key: affine(kv, width, seed + 2),
+            value: affine(kv, width, seed + 3),
+            head_norms: full.then(|| [4, 5].map(|n| norm(rule.head_dim, seed + n, form))),
+            rotated: full.then_some(Rotated { by: 1, layout }),
+            rule,
+            output: affine(width, query, seed + 6),
+            attention_out_norm: full.then(|| norm(width, seed + 7, form)),
+            mlp_norm: norm(width, seed + 8, form),
+            gate: affine(inner, width, seed + 9),
+            up: affine(inner, width, seed + 10),
+            down: affine(width, inner, seed + 11),
+            activation: if full { Activation::GeluTanh } else { Activation::Silu },
+            mlp_out_norm: full.then(|| norm(width, seed + 12, form)),
+        }
+    })
+}
+
+/// A layer by the operations of this module, one by one.
+fn layer_by_hand(
+    x: Tensor<2>,
+    layer: &Layer<Matrix, Tensor<1>>,
+    rotations: &[[Tensor<2>; 2]],
+    stores: [Tensor<3>; 2],
+    at: usize,
+) -> (Tensor<2>, [Tensor<3>; 2]) {
+    let [n, _] = x.dims();
+    let norm = |norm: &Norm<Tensor<1>>, x: Tensor<2>| {
+        kernels::rms_norm(x, norm.weight.clone(), norm.epsilon, norm.form)
+    };
+    let map = |affine: &Affine<Matrix, Tensor<1>>, x: Tensor<2>| {
+        kernels::linear(x, affine.weight.clone(), affine.bias.clone())
+    };
+    let heads = |affine, norms: Option<&Norm<Tensor<1>>>, heads: usize, x: Tensor<2>| {
+        let y = map(affine, x).reshape([n, heads, layer.rule.head_dim]);
+        match norms {
+            Some(Norm { weight, epsilon, form }) => {
+                kernels::rms_norm(y, weight.clone(), *epsilon, *form)
+            }
+            None => y,
+        }
+    };
+    let turn = |y: Tensor<3>| match layer.rotated {
+        Some(Rotated { by, layout }) => {
+            let [cos, sin] = rotations[by].clone();
+            kernels::rope(y, cos, sin, layout)
+        }
+        None => y,
+    };
+    let AttentionRule { heads: many, kv_heads: few, .. } = layer.rule;
+    let norms = layer.head_norms.as_ref();
+    let read = norm(&layer.attention_norm, x.clone());
+    let query = turn(heads(&layer.query, norms.map(|n| &n[0]), many, read.clone()));
+    let key = turn(heads(&layer.key, norms.map(|n| &n[1]), few, read.clone()));
+    let value = heads(&layer.value, None, few, read);
+    let (y, stores) = kernels::attention(query, [key, value], stores, at, layer.rule);
+    let add = |x: Tensor<2>, y: Tensor<2>, out_norm: &Option<Norm<Tensor<1>>>| match out_norm {
+        Some(out_norm) => x + norm(out_norm, y),
+        None => x + y,
+    };
+    let x = add(x, map(&layer.output, y), &layer.attention_out_norm);
+    let read = norm(&layer.mlp_norm, x.clone());
+    let (gate, up) = (map(&layer.gate, read.clone()), map(&layer.up, read));
+    let y = map(&layer.down, kernels::glu(gate, up, layer.activation));
+    (add(x, y, &layer.mlp_out_norm), stores)
+}
+
+/// Layers in one go are their operations one by one, to the last bit, and write caches in place.
+#[test]
+fn layers_are_their_parts() {
+    let (width, inner, at) = (24, 40, 3);
+    let then = norm(width, 90, RmsForm::Llama);
+    // With a past, which must be numbers for the outputs to be.
+    let caches = || [80, 82].map(|seed| [0, 1].map(|part| tensor([2, 64, 16], seed + part)));
+    for layout in [RopeLayout::HalfSplit, RopeLayout::Interleaved] {
+        let parts = some_layers(width, inner, layout);
+        for n in [1, 5] {
+            let x = tensor([n, width], 60);
+            let half = rule().head_dim / 2;
+            let rotations =
+                [62, 64].map(|seed| [0, 1].map(|part| tensor::<2>([n, half], seed + part)));
+            let (mut y, mut stores) = (x.clone(), Vec::new());
+            for (layer, cache) in parts.iter().zip(caches()) {
+                let cache = {
+                    let (sum, cache) = layer_by_hand(y, layer, &rotations, cache, at);
+                    y = sum;
+                    cache
+                };
+                stores.push(cache.map(bits));
+            }
+            let normed = kernels::rms_norm(y.clone(), then.weight.clone(), then.epsilon, then.form);
+            for then in [None, Some(&then)] {
+                let joint = Layers::new(&parts, then);
+                // Twice: what is kept the first time serves the second.
+                for _ in 0..2 {
+                    let fresh = Vec::from(caches());
+                    let before: Vec<_> =
+                        fresh.iter().map(|cache| cache.each_ref().map(address)).collect();
+                    let (z, written) = kernels::layers(x.clone(), &joint, &rotations, fresh, at);
+                    let after: Vec<_> =
+                        written.iter().map(|cache| cache.each_ref().map(address)).collect();
+                    assert_eq!(before, after);
+                    assert!(host(z.clone()).iter().all(|z| z.is_finite()));
+                    let expected = if then.is_some() { normed.clone() } else { y.clone() };
+                    assert_eq!(bits(z), bits(expected));
+                    assert_eq!(
+                        written.into_iter().map(|c| c.map(bits)).collect::<Vec<_>>(),
+                        stores
+                    );
+                }
+                // The same on burn's own operations, nearly.
+                let general = with_kernels(Kernels::General, || {
+                    kernels::layers(x.clone(), &joint, &rotations, Vec::from(caches()), at).0
+                });
+                let (z, _) = kernels::layers(x.clone(), &joint, &rotations, caches().into(), at);
+                let worst: f32 = (z - general).abs().max().into_scalar();
+                assert!(worst < 2e-4, "{worst}");
+            }
+        }
+    }
+    // No layers: the norm alone, or nothing.
+    let x = tensor([2, width], 61);
+    let (y, none) = kernels::layers(x.clone(), &Layers::new(&[], Some(&then)), &[], vec![], 0);
+    assert!(none.is_empty());
+    let Norm { weight, epsilon, form } = then;
+    assert_eq!(bits(y), bits(kernels::rms_norm(x.clone(), weight, epsilon, form)));
+    let (y, _) = kernels::layers(x.clone(), &Layers::new(&[], None), &[], vec![], 0);
+    assert_eq!(bits(y), bits(x));
+}
+
+/// A fork's cache is not written by the other.
+#[test]
+fn layers_copy_a_store_that_somebody_else_holds() {
+    let parts = some_layers(24, 40, RopeLayout::HalfSplit);
+    let joint = Layers::new(&parts[..1], None);
+    let caches = || [tensor([2, 64, 16], 80), tensor([2, 64, 16], 81)];
+    let mine = caches();
+    let held = mine.clone();
+    let (_, written) = kernels::layers(tensor([1, 24], 60), &joint, &[], vec![mine], 5);
+    assert_eq!(held.map(bits), caches().map(bits));
+    assert_ne!(written[0].clone().map(bits), caches().map(bits));
 }
 
 fn address<const D: usize>(tensor: &Tensor<D>) -> usize {

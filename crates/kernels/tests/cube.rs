@@ -13,10 +13,11 @@ use cubecl::prelude::*;
 use draftproof_kernels::{
     attention::{self, AttentionRule, AttentionSpan},
     burn::{
-        self as kernels, General,
+        self as kernels, General, Layers, Matrix,
         check::{self, DeviceFault},
     },
     glu::Activation,
+    layers::{Affine, Layer, Norm, Rotated},
     linear,
     norm::{self, RmsForm},
     rope::RopeLayout,
@@ -229,17 +230,13 @@ fn joined_maps_are_their_parts() {
     assert_eq!(bits(p), bits(kernels::linear(x.clone(), wp, None)));
     assert_eq!(bits(q), bits(kernels::linear(x.clone(), wq, Some(b))));
     assert_eq!(bits(r), bits(kernels::linear(x.clone(), wr, None)));
-    let (gate, up, down) = (tensor([40, 32], 6), tensor([40, 32], 7), tensor([32, 40], 8));
+    let (gate, up) = (tensor([40, 32], 6), tensor([40, 32], 7));
     for activation in [Activation::Silu, Activation::GeluTanh] {
         let joint = kernels::gated(x.clone(), (gate.clone(), None), (up.clone(), None), activation);
         let [g, u] = [&gate, &up].map(|w| kernels::linear(x.clone(), w.clone(), None));
         let apart = kernels::glu(g.clone(), u.clone(), activation);
-        assert_eq!(bits(joint.clone()), bits(apart.clone()));
+        assert_eq!(bits(joint), bits(apart.clone()));
         near(apart, back(General::<Wgpu>::glu(cube(g), cube(u), activation)));
-        let maps = [&gate, &up, &down].map(|w| (w.clone(), None));
-        let [gate, up, down_map] = maps;
-        let block = kernels::feed_forward(x.clone(), gate, up, down_map, activation);
-        assert_eq!(bits(block), bits(kernels::linear(joint, down.clone(), None)));
     }
 }
 
@@ -381,8 +378,10 @@ fn attention_in_any_pieces_is_attention_at_once_and_near_the_cpu() {
     }
 }
 
+/// A layer with biases, norms of heads and norms behind its blocks: on this device nearly what it is on
+/// the CPU, and the same bits for rows alone.
 #[test]
-fn an_attention_block_is_its_parts() {
+fn layers_are_near_the_cpu_and_rows_alone_are_rows_together() {
     let rule = AttentionRule {
         heads: 4,
         kv_heads: 2,
@@ -391,42 +390,67 @@ fn an_attention_block_is_its_parts() {
         window: None,
         softcap: None,
     };
-    let (n, width, half) = (5, 24, 8);
-    let (query_width, kv_width) = (rule.heads * rule.head_dim, rule.kv_heads * rule.head_dim);
-    let x = tensor([n, width], 60);
-    let caches = || [tensor([2, 64, 16], 80), tensor([2, 64, 16], 81)];
-    for bias in [false, true] {
-        let map = |output: usize, input: usize, seed: u64| {
-            (tensor([output, input], seed), bias.then(|| tensor([output], seed + 100)))
-        };
-        let q = map(query_width, width, 61);
-        let [k, v] = [62, 63].map(|seed| map(kv_width, width, seed));
-        let o = map(width, query_width, 64);
-        let (cos, sin) = (tensor([n, half], 65), tensor([n, half], 66));
-        for layout in [RopeLayout::HalfSplit, RopeLayout::Interleaved] {
-            let weights = [q.0.clone(), k.0.clone(), v.0.clone()];
-            let biases = [q.1.clone(), k.1.clone(), v.1.clone()];
-            let [query, key, value] = kernels::linear3(x.clone(), weights, biases);
-            let turn = |x: Tensor<2>, heads: usize| {
-                let x = x.reshape([n, heads, rule.head_dim]);
-                kernels::rope(x, cos.clone(), sin.clone(), layout)
-            };
-            let new = [turn(key, rule.kv_heads), value.reshape([n, rule.kv_heads, rule.head_dim])];
-            let (y, stores) = kernels::attention(turn(query, rule.heads), new, caches(), 3, rule);
-            let y = kernels::linear(y, o.0.clone(), o.1.clone());
-            let (block, block_stores) = kernels::attention_block(
-                x.clone(),
-                [q.clone(), k.clone(), v.clone()],
-                o.clone(),
-                [cos.clone(), sin.clone()],
-                caches(),
-                3,
-                (rule, layout),
-            );
-            assert_eq!(bits(block), bits(y));
-            assert_eq!(block_stores.map(bits), stores.map(bits));
+    let (width, inner, at, n) = (24, 40, 3, 5);
+    let run = |device: &Device, pieces: &[usize]| -> [Vec<f32>; 2] {
+        fn here<const D: usize>(shape: [usize; D], seed: u64, device: &Device) -> Tensor<D> {
+            let values = noise(shape.iter().product(), seed);
+            Tensor::from_data(TensorData::new(values, shape), device)
         }
+        let norm = |width: usize, seed: u64| Norm {
+            weight: here([width], seed, device) + 1.0,
+            epsilon: 1e-5,
+            form: RmsForm::Llama,
+        };
+        let affine = |outputs: usize, inputs: usize, seed: u64| Affine {
+            weight: Matrix::from(here([outputs, inputs], seed, device) * 0.3),
+            bias: Some(here([outputs], seed + 50, device)),
+        };
+        let (query, kv) = (rule.heads * rule.head_dim, rule.kv_heads * rule.head_dim);
+        let layer = Layer {
+            attention_norm: norm(width, 1),
+            query: affine(query, width, 2),
+            key: affine(kv, width, 3),
+            value: affine(kv, width, 4),
+            head_norms: Some([5, 6].map(|seed| norm(rule.head_dim, seed))),
+            rotated: Some(Rotated { by: 0, layout: RopeLayout::HalfSplit }),
+            rule,
+            output: affine(width, query, 7),
+            attention_out_norm: Some(norm(width, 8)),
+            mlp_norm: norm(width, 9),
+            gate: affine(inner, width, 10),
+            up: affine(inner, width, 11),
+            down: affine(width, inner, 12),
+            activation: Activation::Silu,
+            mlp_out_norm: None,
+        };
+        let layers = Layers::new(&[layer], Some(&norm(width, 13)));
+        let x = here([n, width], 60, device);
+        let angles = [65, 66].map(|seed| here([n, rule.head_dim / 2], seed, device));
+        let mut caches = vec![[80, 81].map(|seed| here([2, 64, 16], seed, device))];
+        let (mut done, mut rows) = (0, Vec::new());
+        for &piece in pieces {
+            let part = |t: &Tensor<2>| t.clone().narrow(0, done, piece);
+            let rotations = [angles.each_ref().map(part)];
+            let (y, written) = kernels::layers(part(&x), &layers, &rotations, caches, at + done);
+            (caches, done) = (written, done + piece);
+            rows.extend(host(y));
+        }
+        let [keys, _] = caches.remove(0);
+        [rows, host(keys)]
+    };
+    let whole = run(&device(), &[n]);
+    let cpu = run(&Device::flex(), &[n]);
+    for (found, expected) in whole.iter().zip(&cpu) {
+        assert_near(found, expected, "layers");
     }
+    let same = |a: &[Vec<f32>; 2], b: &[Vec<f32>; 2]| {
+        let bits = |x: &[Vec<f32>; 2]| -> Vec<u32> {
+            x.iter().flatten().map(|value| value.to_bits()).collect()
+        };
+        assert_eq!(bits(a), bits(b));
+    };
+    same(&run(&device(), &[1; 5]), &whole);
+    same(&run(&device(), &[2, 3]), &whole);
 }
 
 #[test]
