@@ -14,7 +14,7 @@ use draftproof_model::{
     BlockFormat, GenerationConfig, Model, Place, Role, builtin, device,
     guidance::{Form, Guidance, Strength},
     loops::Recurrence,
-    machine::{self, Kernels},
+    machine::{self, Kernels, Order},
     pair::{self, Pairing},
 };
 
@@ -45,7 +45,7 @@ pub(crate) struct Models {
 impl Models {
     /// A target without a draft.
     pub(crate) fn alone(name: &str, arguments: &ModelArguments) -> Result<Self> {
-        prepare(arguments);
+        prepare(arguments)?;
         let target = open_again(name, arguments, &arguments.device)?;
         Ok(Self { target, draft: None, map: None, drafter: DrafterKind::None })
     }
@@ -154,7 +154,7 @@ pub(crate) fn open_cpu(name: &str) -> Result<Model> {
 
 /// The target alone.
 pub(crate) fn open_target(arguments: &ModelArguments) -> Result<Model> {
-    prepare(arguments);
+    prepare(arguments)?;
     open_again(&arguments.model, arguments, &arguments.device)
 }
 
@@ -219,18 +219,33 @@ fn set_loops(model: &mut Model, arguments: &LoopArguments) -> Result<()> {
 }
 
 /// Sets up the machine before weights are loaded for it.
-fn prepare(arguments: &ModelArguments) {
-    prepare_machine(arguments.threads, arguments.kernels);
+///
+/// # Errors
+/// If it does not have the kernels.
+fn prepare(arguments: &ModelArguments) -> Result<()> {
+    prepare_machine(arguments.threads, arguments.kernels)
 }
 
-pub(crate) fn prepare_machine(threads: Option<u16>, kernels: KernelsArgument) {
+pub(crate) fn prepare_machine(threads: Option<u16>, kernels: KernelsArgument) -> Result<()> {
     if let Some(threads) = threads {
         machine::set_threads(usize::from(threads));
     }
     machine::set_kernels(match kernels {
-        KernelsArgument::RowInvariant => Kernels::RowInvariant,
+        KernelsArgument::RowInvariant | KernelsArgument::Amx => Kernels::RowInvariant,
         KernelsArgument::General => Kernels::General,
     });
+    let order = match kernels {
+        KernelsArgument::Amx => Order::Tiles,
+        KernelsArgument::RowInvariant | KernelsArgument::General => Order::Lanes,
+    };
+    if !order.is_available() {
+        bail!(
+            "--kernels amx: expected an x86-64 processor with AMX for bf16, under Linux, found {}",
+            device::processor()
+        );
+    }
+    order.set();
+    Ok(())
 }
 
 /// The secret of workers, for both sides.

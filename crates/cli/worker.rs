@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &WorkerArguments) -> Result<()> {
         "--device {}: a worker computes on devices of its own machine",
         arguments.device
     );
-    settings::prepare_machine(arguments.threads, arguments.kernels);
+    settings::prepare_machine(arguments.threads, arguments.kernels)?;
     let facts = device::facts(&arguments.device)?;
     let mut models: Vec<Served> = Vec::new();
     let named = arguments.model.iter().map(|name| (name, Role::Target));

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use draftproof_decode::{Token, stats::expected_tokens};
 use draftproof_model::{
     Model, REMOTE, device,
-    machine::{self, Kernels},
+    machine::{self, Kernels, Order},
 };
 use serde::Serialize;
 
@@ -232,6 +232,7 @@ fn measure(
         draft: draft_facts.clone(),
         verify: format!("{:?}", arguments.verify).to_lowercase(),
         kernels: match machine::kernels() {
+            Kernels::RowInvariant if Order::current() == Order::Tiles => "amx",
             Kernels::RowInvariant => "row-invariant",
             Kernels::General => "general",
         },

@@ -6,6 +6,7 @@ use std::io;
 pub use draftproof_kernels::{
     burn::{Kernels, kernels, set_kernels},
     limits::{Readers, peak_flops},
+    linear::Order,
     team::{MAX_THREADS, threads},
 };
 

@@ -32,14 +32,18 @@
 //! register tiles over weights that sit in the first-level cache.
 
 mod blocks;
+mod order;
 mod tile;
+pub mod tiles;
 
 use std::ops::Range;
 
 use half::bf16;
 
+pub use order::Order;
 pub(crate) use tile::dots;
 use tile::{accumulate, sums};
+use tiles::{Amx, Split};
 
 use crate::{
     glu::{self, Activation},
@@ -68,8 +72,8 @@ const WORTH_SHARING: usize = 1 << 15;
 /// and the late ones small, as who is done early waits for half of one.
 const CHUNKS_PER_THREAD: usize = 5;
 
-/// Chunks start at multiples of this many outputs.
-const GRAIN: usize = 8;
+/// Chunks start at multiples of this many outputs: a tile of AMX, and a cache line.
+const GRAIN: usize = 16;
 
 /// `x·Wᵀ + b`: x `[rows, inputs]` with rows of `inputs` values.
 ///
@@ -137,9 +141,10 @@ pub fn gated(
     let (isa, outputs) = (Isa::current(), gate.outputs);
     let mut copy = None;
     let input = Input::new(x, rows, inputs, &mut copy);
+    let split = split_for([&gate, &up], x, rows, inputs);
     share(2 * rows * inputs, outputs, &|range| {
-        run_part(isa, input, &gate, range.clone());
-        run_part(isa, input, &up, range.clone());
+        run_part(isa, input, split.as_ref(), &gate, range.clone());
+        run_part(isa, input, split.as_ref(), &up, range.clone());
         for row in 0..rows {
             let place = row * outputs + range.start..row * outputs + range.end;
             // SAFETY: the chunk owns these outputs of both, and `run_part` has returned.
@@ -154,13 +159,14 @@ fn run_parts(x: &[f32], rows: usize, inputs: usize, parts: &[Part<'_>]) {
     let outputs: usize = parts.iter().map(|part| part.outputs).sum();
     let mut copy = None;
     let input = Input::new(x, rows, inputs, &mut copy);
+    let split = split_for(parts, x, rows, inputs);
     share(rows * inputs, outputs, &|range| {
         let mut first = 0;
         for part in parts {
             let from = range.start.max(first);
             let to = range.end.min(first + part.outputs);
             if from < to {
-                run_part(isa, input, part, from - first..to - first);
+                run_part(isa, input, split.as_ref(), part, from - first..to - first);
             }
             first += part.outputs;
         }
@@ -247,11 +253,34 @@ fn aligned_stride(inputs: usize) -> usize {
     if stride.is_multiple_of(1024) { stride + LANES } else { stride }
 }
 
-fn run_part(isa: Isa, input: Input<'_>, part: &Part<'_>, range: Range<usize>) {
+/// The rows in pieces, if some part multiplies by tiles.
+fn split_for<'a, 'b>(
+    parts: impl IntoIterator<Item = &'b Part<'b>>,
+    x: &'a [f32],
+    rows: usize,
+    inputs: usize,
+) -> Option<Split<'a>> {
+    let amx = Amx::detect().filter(|_| Order::current() == Order::Tiles)?;
+    let narrow = |part: &Part<'_>| matches!(part.weight, Weight::Bf16(_));
+    let some = parts.into_iter().any(narrow) && rows > 0;
+    some.then(|| Split::new(amx, x, rows, inputs))
+}
+
+fn run_part(
+    isa: Isa,
+    input: Input<'_>,
+    split: Option<&Split<'_>>,
+    part: &Part<'_>,
+    range: Range<usize>,
+) {
     let (rows, inputs) = (input.rows, input.inputs);
     let block = Block { input, part, first: range.start };
+    let first = range.start;
     let range = range.start * inputs..range.end * inputs;
     match part.weight {
+        Weight::Bf16(weight) if let Some(split) = split => {
+            split.run(part, first, &weight[range]);
+        }
         Weight::F32(weight) if rows >= MANY => isa.run(Many { block, weight: &weight[range] }),
         Weight::F32(weight) => isa.run(Few { block, weight: &weight[range] }),
         Weight::Bf16(weight) if rows >= MANY => many_narrow(isa, block, &weight[range]),
