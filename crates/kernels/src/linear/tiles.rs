@@ -18,13 +18,17 @@
 
 use std::{
     cell::Cell,
+    ops::Deref,
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use half::bf16;
 
 use super::Part;
-use crate::scratch::{self, Scratch};
+use crate::{
+    scratch::{self, Scratch},
+    team::{self, Scatter},
+};
 
 /// Rows of weights in a tile.
 const OUTPUTS: usize = 16;
@@ -74,13 +78,15 @@ impl Amx {
     }
 }
 
-/// Rows of `x` that are multiplied by tiles. Each thread puts them into pieces for itself: that costs
-/// less than to fetch the pieces, which are longer, from another core's cache.
+/// Rows of `x` that are multiplied by tiles.
 pub(super) struct Split<'a> {
     amx: Amx,
     x: &'a [f32],
     rows: usize,
     inputs: usize,
+    /// The pieces of many rows. Those of few each thread makes for itself: that costs less than to fetch
+    /// them, who are longer than `x`, from another core's cache.
+    shared: Option<Scratch>,
     /// Of this one alone.
     number: u64,
 }
@@ -90,36 +96,81 @@ thread_local! {
     static PIECES: Cell<(u64, Option<Scratch>)> = const { Cell::new((0, None)) };
 }
 
+/// From this many rows on their pieces are shared.
+const MANY: usize = 3 * ROWS;
+
 impl<'a> Split<'a> {
     pub(super) fn new(amx: Amx, x: &'a [f32], rows: usize, inputs: usize) -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
-        Self { amx, x, rows, inputs, number: NUMBER.fetch_add(1, Ordering::Relaxed) }
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let mut split = Self { amx, x, rows, inputs, shared: None, number };
+        if rows >= MANY {
+            let mut pieces = scratch::take(split.words());
+            let group = inputs.div_ceil(INPUTS) * WORDS;
+            let all = Scatter::new(&mut pieces);
+            team::run(rows.div_ceil(ROWS).min(MOST_CHUNKS), &|chunk: usize| {
+                let groups = rows.div_ceil(ROWS);
+                let chunks = groups.min(MOST_CHUNKS);
+                for index in groups * chunk / chunks..groups * (chunk + 1) / chunks {
+                    // SAFETY: each group is in one chunk, and each chunk runs once.
+                    let pieces = unsafe { all.slice(index * group..(index + 1) * group) };
+                    split.fill(index, pieces);
+                }
+            });
+            split.shared = Some(pieces);
+        }
+        split
     }
 
-    /// For five rows, for 32 inputs, for each pair of inputs, the pair's pieces by column. Columns are the
-    /// first pieces of the rows, then the second, then the third.
-    fn pieces(&self) -> Scratch {
+    fn words(&self) -> usize {
+        self.rows.div_ceil(ROWS) * self.inputs.div_ceil(INPUTS) * WORDS
+    }
+
+    /// The pieces of five rows: for 32 inputs, for each pair of inputs, the pair's pieces by column.
+    /// Columns are the first pieces of the rows, then the second, then the third.
+    fn fill(&self, group: usize, pieces: &mut [f32]) {
+        let Self { amx, inputs, .. } = *self;
+        let rows = group * ROWS..self.rows.min((group + 1) * ROWS);
+        let x = &self.x[rows.start * inputs..rows.end * inputs];
+        for (block, tile) in pieces.as_chunks_mut::<WORDS>().0.iter_mut().enumerate() {
+            let range = block * INPUTS..inputs.min((block + 1) * INPUTS);
+            // Rows that are not there are columns that nobody reads.
+            let mut padded = [[0.0; INPUTS]; ROWS];
+            let mut own: [&[f32; INPUTS]; ROWS] = [&[0.0; INPUTS]; ROWS];
+            if let Some(padded) = (range.len() < INPUTS).then_some(&mut padded) {
+                for (to, x) in padded.iter_mut().zip(x.chunks_exact(inputs)) {
+                    to[..range.len()].copy_from_slice(&x[range.clone()]);
+                }
+                own = padded.each_ref();
+            } else {
+                for (own, x) in own.iter_mut().zip(x.chunks_exact(inputs)) {
+                    *own = x[range.clone()].as_array().expect("whole blocks");
+                }
+            }
+            split(amx, &own[..rows.len()], tile);
+        }
+    }
+
+    /// The pieces of all rows, made once for each thread or for all.
+    fn pieces(&self) -> Pieces<'_> {
+        if let Some(pieces) = &self.shared {
+            return Pieces { shared: Some(pieces), own: None, number: 0 };
+        }
         let (number, last) = PIECES.take();
-        if let (true, Some(pieces)) = (number == self.number, last) {
-            return pieces;
-        }
-        let Self { amx, rows, inputs, .. } = *self;
-        let (groups, blocks) = (rows.div_ceil(ROWS), inputs.div_ceil(INPUTS));
-        let mut words = scratch::take(groups * blocks * WORDS);
-        for (row, x) in self.x.chunks_exact(inputs).enumerate() {
-            let group = &mut words[row / ROWS * blocks * WORDS..][..blocks * WORDS];
-            let (whole, rest) = x.as_chunks::<INPUTS>();
-            let (tiles, _) = group.as_chunks_mut::<WORDS>();
-            for (x, tile) in whole.iter().zip(&mut *tiles) {
-                split(amx, x, row % ROWS, tile);
+        let own = match last {
+            Some(pieces) if number == self.number => pieces,
+            // Back first: what is taken again is what was given back last.
+            last => {
+                drop(last);
+                let mut pieces = scratch::take(self.words());
+                let group = self.inputs.div_ceil(INPUTS) * WORDS;
+                for (index, pieces) in pieces.chunks_exact_mut(group).enumerate() {
+                    self.fill(index, pieces);
+                }
+                pieces
             }
-            if !rest.is_empty() {
-                let mut padded = [0.0; INPUTS];
-                padded[..rest.len()].copy_from_slice(rest);
-                split(amx, &padded, row % ROWS, &mut tiles[whole.len()]);
-            }
-        }
-        words
+        };
+        Pieces { shared: None, own: Some(own), number: self.number }
     }
 
     /// Outputs from `first` on, those of `weights`.
@@ -151,7 +202,6 @@ impl<'a> Split<'a> {
             first += now;
             rest = later;
         }
-        PIECES.set((self.number, Some(pieces)));
     }
 
     /// `count` outputs from `first` on by a tile of weights, whose rows are `stride` long.
@@ -172,19 +222,22 @@ impl<'a> Split<'a> {
         for (index, words) in pieces.chunks(SUMS * blocks * WORDS).enumerate() {
             multiply(self.amx, weights, stride, words, blocks, sums);
             let start = index * SUMS * ROWS;
-            for (row, sums) in (start..self.rows).step_by(ROWS).zip(&sums.0) {
-                for r in 0..ROWS.min(self.rows - row) {
+            for (row, sums) in (start..self.rows).step_by(ROWS).zip(&mut sums.0) {
+                let rows = ROWS.min(self.rows - row);
+                let all = combine(self.amx, sums, rows);
+                for r in 0..rows {
                     let at = (row + r) * part.outputs + first;
                     // SAFETY: outputs of this chunk, and the ranges of chunks are disjoint, so no other
                     // thread uses these elements; the slice ends here.
                     let out = unsafe { part.out.slice(at..at + count) };
-                    for (y, sums) in out.iter_mut().zip(sums) {
-                        *y = (sums[r] + sums[ROWS + r]) + sums[2 * ROWS + r];
-                    }
-                    if let Some(bias) = part.bias {
-                        for (y, bias) in out.iter_mut().zip(&bias[first..first + count]) {
-                            *y += bias;
+                    match part.bias {
+                        Some(bias) => {
+                            let bias = &bias[first..first + count];
+                            for ((out, y), bias) in out.iter_mut().zip(&all[r]).zip(bias) {
+                                *out = y + bias;
+                            }
                         }
+                        None => out.copy_from_slice(&all[r][..count]),
                     }
                 }
             }
@@ -192,21 +245,49 @@ impl<'a> Split<'a> {
     }
 }
 
+/// Pieces that go back to where this thread keeps them.
+struct Pieces<'a> {
+    shared: Option<&'a [f32]>,
+    own: Option<Scratch>,
+    number: u64,
+}
+
+impl Deref for Pieces<'_> {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        self.shared.or(self.own.as_deref()).unwrap_or(&[])
+    }
+}
+
+impl Drop for Pieces<'_> {
+    fn drop(&mut self) {
+        if let Some(own) = self.own.take() {
+            PIECES.set((self.number, Some(own)));
+        }
+    }
+}
+
+/// The most chunks in which pieces are made.
+const MOST_CHUNKS: usize = 64;
+
 /// Tiles of sums: outputs by columns.
 #[repr(align(64))]
 struct Sums([[[f32; 16]; OUTPUTS]; SUMS]);
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use machine::{Configured, ask, multiply, split};
+use machine::{Configured, ask, combine, multiply, split};
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod machine {
     use std::arch::{
         asm,
         x86_64::{
-            _MM_HINT_T0, _mm_prefetch, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
-            _mm512_i32scatter_epi32, _mm512_loadu_ps, _mm512_loadu_si512,
-            _mm512_permutex2var_epi16, _mm512_set1_epi32, _mm512_sub_ps,
+            __m512, _MM_HINT_T0, _mm_prefetch, _mm512_add_ps, _mm512_and_si512, _mm512_castpd_ps,
+            _mm512_castps_pd, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_i32scatter_epi32,
+            _mm512_loadu_ps, _mm512_loadu_si512, _mm512_permutex2var_epi16, _mm512_set1_epi32,
+            _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_sub_ps,
+            _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
         },
     };
 
@@ -255,11 +336,16 @@ mod machine {
         }
     }
 
-    /// The pieces of 32 values of row `row` into a tile.
-    pub(super) fn split(_: Amx, x: &[f32; INPUTS], row: usize, tile: &mut [f32; WORDS]) {
-        assert!(row < ROWS, "{ROWS} rows in a tile");
+    /// The pieces of 32 values of each row into a tile.
+    pub(super) fn split(_: Amx, x: &[&[f32; INPUTS]], tile: &mut [f32; WORDS]) {
         // SAFETY: a processor with AMX that was detected has AVX-512 F and BW.
-        unsafe { split_512(x, row, tile) }
+        unsafe { split_512(x, tile) }
+    }
+
+    /// The rows' sums of all three pieces, by output.
+    pub(super) fn combine(_: Amx, sums: &[[f32; 16]; OUTPUTS], rows: usize) -> [[f32; 16]; ROWS] {
+        // SAFETY: a processor with AMX that was detected has AVX-512 F and BW.
+        unsafe { combine_512(sums, rows) }
     }
 
     /// The upper halves of 32 lanes of two vectors, in order.
@@ -285,25 +371,101 @@ mod machine {
     };
 
     #[target_feature(enable = "avx512f,avx512bw")]
-    fn split_512(x: &[f32; INPUTS], row: usize, tile: &mut [f32; WORDS]) {
-        // SAFETY: the loads are of references to 64 bytes each (and of half of 128). A word is stored at
-        // 16·i + column of 256, for i from 0 to 15 and columns from 0 to 14.
-        unsafe {
-            let upper = _mm512_loadu_si512(UPPER.as_ptr().cast());
-            let column = _mm512_loadu_si512(COLUMN.as_ptr().cast());
-            let mask = _mm512_set1_epi32(0xFFFF_0000_u32.cast_signed());
-            let mut low = _mm512_loadu_ps(x.as_ptr());
-            let mut high = _mm512_loadu_ps(x.as_ptr().add(16));
+    fn split_512(x: &[&[f32; INPUTS]], tile: &mut [f32; WORDS]) {
+        let mut columns = [_mm512_setzero_ps(); 16];
+        // SAFETY: the loads are of references to 64 bytes each (and of halves of 128).
+        let upper = unsafe { _mm512_loadu_si512(UPPER.as_ptr().cast()) };
+        let mask = _mm512_set1_epi32(0xFFFF_0000_u32.cast_signed());
+        for (row, x) in x.iter().enumerate().take(ROWS) {
+            // SAFETY: as above.
+            let (mut low, mut high) =
+                unsafe { (_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x.as_ptr().add(16))) };
             for piece in 0..3 {
-                let [l, h] = [low, high].map(|v| _mm512_and_si512(_mm512_castps_si512(v), mask));
-                let words = _mm512_permutex2var_epi16(l, upper, h);
-                let to = tile.as_mut_ptr().add(ROWS * piece + row);
-                _mm512_i32scatter_epi32::<4>(to.cast(), column, words);
+                let l = _mm512_and_si512(_mm512_castps_si512(low), mask);
+                let h = _mm512_and_si512(_mm512_castps_si512(high), mask);
+                let pairs = _mm512_permutex2var_epi16(l, upper, h);
+                columns[ROWS * piece + row] = _mm512_castsi512_ps(pairs);
                 // Exact: the difference has the lower bits of the minuend.
                 low = _mm512_sub_ps(low, _mm512_castsi512_ps(l));
                 high = _mm512_sub_ps(high, _mm512_castsi512_ps(h));
             }
         }
+        if x.len() == 1 {
+            // SAFETY: as above; a word is stored at 16·i + column of 256, for i from 0 to 15 and columns
+            // 0, 5 and 10.
+            unsafe {
+                let places = _mm512_loadu_si512(COLUMN.as_ptr().cast());
+                for piece in 0..3 {
+                    let to = tile.as_mut_ptr().add(ROWS * piece);
+                    let words = _mm512_castps_si512(columns[ROWS * piece]);
+                    _mm512_i32scatter_epi32::<4>(to.cast(), places, words);
+                }
+            }
+            return;
+        }
+        for (pair, words) in transpose(columns).into_iter().zip(tile.as_chunks_mut::<16>().0) {
+            // SAFETY: the reference covers the 64 bytes.
+            unsafe { _mm512_storeu_ps(words.as_mut_ptr(), pair) };
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn combine_512(sums: &[[f32; 16]; OUTPUTS], rows: usize) -> [[f32; 16]; ROWS] {
+        let mut all = [[0.0; 16]; ROWS];
+        if rows <= 2 {
+            for r in 0..rows {
+                for (y, sums) in all[r].iter_mut().zip(sums) {
+                    *y = (sums[r] + sums[ROWS + r]) + sums[2 * ROWS + r];
+                }
+            }
+            return all;
+        }
+        let mut by_output = [_mm512_setzero_ps(); OUTPUTS];
+        for (own, sums) in by_output.iter_mut().zip(sums) {
+            // SAFETY: the reference covers the 64 bytes.
+            *own = unsafe { _mm512_loadu_ps(sums.as_ptr()) };
+        }
+        let columns = transpose(by_output);
+        for r in 0..ROWS {
+            let y = _mm512_add_ps(columns[r], columns[ROWS + r]);
+            let y = _mm512_add_ps(y, columns[2 * ROWS + r]);
+            // SAFETY: as above.
+            unsafe { _mm512_storeu_ps(all[r].as_mut_ptr(), y) };
+        }
+        all
+    }
+
+    /// Lane j of vector i becomes lane i of vector j. (No closures here: `array::map` is compiled without
+    /// these instructions, and its closures would be calls.)
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn transpose(rows: [__m512; 16]) -> [__m512; 16] {
+        let mut pairs = rows;
+        for i in 0..8 {
+            pairs[2 * i] = _mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+            pairs[2 * i + 1] = _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+        }
+        // Quarter q of vector 4·i + j: lane 4·q + j of rows 4·i to 4·i + 3.
+        let mut fours = pairs;
+        for i in 0..4 {
+            let (a, b) = (_mm512_castps_pd(pairs[4 * i]), _mm512_castps_pd(pairs[4 * i + 1]));
+            let (c, d) = (_mm512_castps_pd(pairs[4 * i + 2]), _mm512_castps_pd(pairs[4 * i + 3]));
+            fours[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+            fours[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+            fours[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+            fours[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+        }
+        let mut columns = fours;
+        for j in 0..4 {
+            let (a, b, c, d) = (fours[j], fours[4 + j], fours[8 + j], fours[12 + j]);
+            let (ab, cd) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0x88>(c, d));
+            columns[j] = _mm512_shuffle_f32x4::<0x88>(ab, cd);
+            columns[8 + j] = _mm512_shuffle_f32x4::<0xDD>(ab, cd);
+            let (ab, cd) = (_mm512_shuffle_f32x4::<0xDD>(a, b), _mm512_shuffle_f32x4::<0xDD>(c, d));
+            columns[4 + j] = _mm512_shuffle_f32x4::<0x88>(ab, cd);
+            columns[12 + j] = _mm512_shuffle_f32x4::<0xDD>(ab, cd);
+        }
+        columns
     }
 
     /// How many steps of 32 inputs ahead of their use weights are asked for.
@@ -482,14 +644,14 @@ mod machine {
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-use nowhere::{Configured, ask, multiply, split};
+use nowhere::{Configured, ask, combine, multiply, split};
 
 /// What is never called: there is no [`Amx`].
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 mod nowhere {
     use half::bf16;
 
-    use super::{Amx, INPUTS, Sums, WORDS};
+    use super::{Amx, INPUTS, OUTPUTS, ROWS, Sums, WORDS};
 
     pub(super) struct Configured(());
 
@@ -499,7 +661,11 @@ mod nowhere {
         }
     }
 
-    pub(super) fn split(_: Amx, _: &[f32; INPUTS], _: usize, _: &mut [f32; WORDS]) {
+    pub(super) fn split(_: Amx, _: &[&[f32; INPUTS]], _: &mut [f32; WORDS]) {
+        unreachable!("no AMX")
+    }
+
+    pub(super) fn combine(_: Amx, _: &[[f32; 16]; OUTPUTS], _: usize) -> [[f32; 16]; ROWS] {
         unreachable!("no AMX")
     }
 
