@@ -70,7 +70,7 @@ const WORTH_SHARING: usize = 1 << 15;
 
 /// Chunks per thread, each half of what is left and the last all of it: few, as each costs something,
 /// and the late ones small, as who is done early waits for half of one.
-const CHUNKS_PER_THREAD: usize = 5;
+const CHUNKS_PER_THREAD: usize = 3;
 
 /// Chunks start at multiples of this many outputs: a tile of AMX, and a cache line.
 const GRAIN: usize = 16;
