@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use draftproof_model::machine::Order;
 use serde_json::Value;
 
 use crate::{
@@ -58,6 +59,23 @@ fn threads_change_no_bit() {
     }
     let general = generate("--seed 3 --max-tokens 40 --kernels general").arg("The old mill").ok();
     assert!(general.stderr.contains("general kernels"), "{}", general.stderr);
+}
+
+/// Where there is AMX, drafts change no bit by its tiles either; elsewhere it is refused.
+#[test]
+fn amx_keeps_the_promise_or_is_refused() {
+    let run = |words: &str| {
+        let run = generate("--kernels amx --temperature 0 --max-tokens 60 --logprobs 2");
+        run.words(words).arg("The old mill")
+    };
+    if !Order::Tiles.is_available() {
+        return run("").fails(&["--kernels amx", "expected", "AMX", "found"]);
+    }
+    let plain = run("--drafter none").json();
+    for words in ["--draft-len 4", "--draft-len 8 --verify block", "--drafter ngram", "--threads 1"]
+    {
+        assert_same_logprobs(&plain, &run(words).json(), words);
+    }
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn flags_out_of_range_are_refused() {
         ("--threads 0", &["--threads", "0"]),
         ("--threads 65", &["--threads", "65"]),
         ("--threads two", &["--threads", "two"]),
-        ("--kernels fast", &["--kernels", "fast", "row-invariant, general"]),
+        ("--kernels fast", &["--kernels", "fast", "row-invariant, amx, general"]),
         ("--draft-model synthetic:1b", &["synthetic model \"1b\"", "expected one of 100m"]),
         ("--frobnicate", &["--frobnicate"]),
     ];

@@ -3,7 +3,7 @@ use draftproof_decode::{
     lm::{Pass, Rows},
 };
 use draftproof_kernels::team;
-use draftproof_model::{Model, Role};
+use draftproof_model::{Model, Role, machine::Order};
 
 use crate::support::{CHECKPOINTS, Reference, cpu, feed, golden, open};
 
@@ -89,6 +89,29 @@ fn rows_of_block_quantised_weights_depend_on_their_prefix_only() {
 
 #[test]
 fn fable_rows_depend_on_their_prefix_only() {
+    assert_fable("lanes");
+}
+
+/// The other order of summing, where the machine has it; its last bits are its own.
+#[test]
+fn fable_rows_by_tiles_depend_on_their_prefix_only() {
+    if !Order::Tiles.is_available() {
+        eprintln!("no AMX on this machine: nothing was tried");
+        return;
+    }
+    Order::Tiles.scope(|| assert_fable("tiles"));
+    let row = |order: Order| {
+        let mut model =
+            Model::builtin("fable", Role::Target, &cpu()).unwrap().into_language_model();
+        let sequence = model.open().unwrap();
+        order.scope(|| feed(&mut model, sequence, &[Token(7)]).row(0).to_vec())
+    };
+    let (lanes, tiles) = (row(Order::Lanes), row(Order::Tiles));
+    assert_ne!(lanes, tiles);
+    assert!(lanes.iter().zip(&tiles).all(|(a, b)| (a - b).abs() < 1e-3));
+}
+
+fn assert_fable(order: &str) {
     for role in [Role::Target, Role::Draft] {
         let model = Model::builtin("fable", role, &cpu()).unwrap();
         let tokenizer = model.tokenizer().unwrap().clone();
@@ -96,6 +119,6 @@ fn fable_rows_depend_on_their_prefix_only() {
         let mut text = tokenizer.encode(prompts).unwrap();
         text.truncate(200);
         assert_eq!(text.len(), 200);
-        assert_bits(&mut model.into_language_model(), &text, &format!("fable {role:?}"));
+        assert_bits(&mut model.into_language_model(), &text, &format!("fable {role:?}, {order}"));
     }
 }

@@ -14,7 +14,7 @@ use draftproof_decode::{
     stats::{Meter, NoClock, Stats},
     verify::{BlockRule, Coupled, Rejection, Verifier},
 };
-use draftproof_model::{Model, Role, Runner};
+use draftproof_model::{Model, Role, Runner, machine::Order};
 
 use crate::support::cpu;
 
@@ -166,6 +166,16 @@ impl Fable {
 #[test]
 fn drafts_never_change_greedy_text() {
     Fable::new().assert_never_changed(&[&Rejection, &BlockRule], 0.0);
+}
+
+/// By the matrix tiles of AMX, where the machine has them.
+#[test]
+fn drafts_never_change_greedy_text_by_tiles() {
+    if !Order::Tiles.is_available() {
+        eprintln!("no AMX on this machine: nothing was tried");
+        return;
+    }
+    Order::Tiles.scope(|| Fable::new().assert_never_changed(&[&Rejection], 0.0));
 }
 
 #[test]
