@@ -8,8 +8,8 @@ use crate::{
     weight::Stored,
 };
 
-/// `x[r] · w[o]` for all r and o; all slices have the same length. Asks for the weights that lie
-/// `ahead` bytes after those in use.
+/// `x[r] · w[o]` for all r and o; all slices have the same length. Asks for the weights that are used
+/// when `ahead` bytes more were read.
 #[inline(always)]
 pub(crate) fn dots<S: Simd, E: Stored, const R: usize, const O: usize>(
     simd: S,
@@ -42,9 +42,22 @@ pub(crate) fn accumulate<S: Simd, E: Stored, const R: usize, const O: usize>(
     for o in 0..O {
         w_pairs[o] = &w[o].as_chunks().0[..pairs];
     }
+    // The rows of a tile lie one behind the other. What comes `ahead` bytes after a place in a short row
+    // is of another tile; in a long one it is of the same, and asked for by its own row. There each row
+    // asks for its part of those bytes, and at its end for the row that will take its place.
+    let (step, row) = (2 * LANES * size_of::<E>(), width * size_of::<E>());
+    let [near, far, turn] = match ahead {
+        Some(ahead) if O * row > ahead => {
+            let near = ahead / O;
+            [near, near + (O - 1) * row, pairs.saturating_sub(near / step)]
+        }
+        Some(ahead) => [ahead, ahead, pairs],
+        None => [0; 3],
+    };
     let mut sum = *acc;
     for p in 0..pairs {
-        if let Some(ahead) = ahead {
+        if ahead.is_some() {
+            let ahead = if p < turn { near } else { far };
             for o in 0..O {
                 let line = w_pairs[o][p].as_ptr().cast::<u8>().wrapping_add(ahead);
                 simd.prefetch(line);
