@@ -86,14 +86,16 @@ pub struct Layer<M, V> {
 }
 
 impl<V> Norm<V> {
-    pub(crate) fn map<'a, W>(&'a self, vector: impl Fn(&'a V) -> W) -> Norm<W> {
+    /// The norm with another vector in its place.
+    pub fn map<'a, W>(&'a self, vector: impl Fn(&'a V) -> W) -> Norm<W> {
         let Self { weight, epsilon, form } = self;
         Norm { weight: vector(weight), epsilon: *epsilon, form: *form }
     }
 }
 
 impl<M, V> Affine<M, V> {
-    fn map<'a, N, W>(
+    /// The map with another matrix and vector in their places.
+    pub fn map<'a, N, W>(
         &'a self,
         matrix: impl Fn(&'a M) -> N,
         vector: impl Fn(&'a V) -> W,
@@ -104,7 +106,7 @@ impl<M, V> Affine<M, V> {
 
 impl<M, V> Layer<M, V> {
     /// The layer with other matrices and vectors in the same places.
-    pub(crate) fn map<'a, N, W>(
+    pub fn map<'a, N, W>(
         &'a self,
         matrix: impl Fn(&'a M) -> N,
         vector: impl Fn(&'a V) -> W,
@@ -131,7 +133,7 @@ impl<M, V> Layer<M, V> {
     }
 }
 
-impl<'a> Norm<&'a [f32]> {
+impl Norm<&[f32]> {
     /// The norm of rows.
     ///
     /// # Panics

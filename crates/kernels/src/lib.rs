@@ -19,11 +19,12 @@
 //! ```
 //!
 //! Two layers: plain slices ([`linear`], [`attention`], [`norm`], [`rope`], [`glu`], [`softcap`],
-//! [`embedding`]), with a yardstick for their speed ([`limits`]), and, behind the feature `burn`, the
-//! same on burn tensors (module `burn`), where the features `wgpu` and `cuda` add kernels for GPUs,
-//! which keep the promise in an order of their own.
-//! This is the only crate of the workspace with `unsafe` code: intrinsics in `simd`, disjoint
-//! writes in [`team`], the memory map in [`map`], and launches of GPU kernels.
+//! [`embedding`], and [`layers`] of all these), with a yardstick for their speed ([`limits`]), and,
+//! behind the feature `burn`, the same on burn tensors (module `burn`), where the features `wgpu` and
+//! `cuda` add kernels for GPUs, which keep the promise in an order of their own.
+//! This is the only crate of the workspace with `unsafe` code: intrinsics in `simd` and
+//! [`linear::tiles`], disjoint writes and jobs in [`team`], the memory map in [`map`], slices that are
+//! kept beside their tensors in `burn`, and launches of GPU kernels.
 
 pub mod attention;
 #[cfg(feature = "burn")]

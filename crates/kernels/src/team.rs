@@ -443,6 +443,38 @@ mod tests {
         }
     }
 
+    /// Jobs too short for all workers to come in time, on more threads than cores: whoever comes late
+    /// must find neither a chunk nor the closure of a job that is over. Each job's closure and counts are
+    /// its own, and are gone with it.
+    #[test]
+    fn late_workers_take_nothing_of_a_job_that_is_over() {
+        set_threads(MAX_THREADS);
+        for job in 0..20_000_usize {
+            let (threads, chunks) = (2 + job % 7, 1 + job * 31 % 40);
+            let taken: Vec<AtomicUsize> = (0..chunks).map(|_| AtomicUsize::new(0)).collect();
+            let marked = vec![job; 1 + job % 3];
+            with_threads(threads, || {
+                run(chunks, &|chunk: usize| {
+                    assert!(marked.iter().all(|&mark| mark == job));
+                    taken[chunk].fetch_add(1, Ordering::Relaxed);
+                });
+            });
+            let taken: Vec<usize> = taken.into_iter().map(AtomicUsize::into_inner).collect();
+            assert_eq!(taken, vec![1; chunks], "job {job}");
+        }
+    }
+
+    /// A share that another job has touched since gives nothing to an older one, and all to a newer.
+    #[test]
+    fn shares_belong_to_the_newest_job() {
+        let share = Share(AtomicU64::new(0));
+        assert_eq!([(); 3].map(|()| share.take(5, 2)), [Some(0), Some(1), None]);
+        assert_eq!(share.take(4, 2), None);
+        assert_eq!(share.take(7, 1), Some(0));
+        assert_eq!((share.take(5, 3), share.take(7, 1)), (None, None));
+        assert_eq!(share.take(8, MAX_CHUNKS), Some(0));
+    }
+
     #[test]
     fn jobs_from_inside_a_job_and_from_other_threads_run() {
         set_threads(4);

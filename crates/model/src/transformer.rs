@@ -472,7 +472,7 @@ impl Transformer {
     /// Logits of the first `vocab` ids.
     ///
     /// # Shapes
-    /// - x: `[rows, hidden]`, rows of what [`forward`](Self::forward) returned
+    /// - x: `[rows, hidden]`, rows behind the last norm
     /// - output: `[rows, vocab]`
     pub fn logits(&self, x: Tensor<2>, vocab: usize) -> Tensor<2> {
         let logits = self.head.as_ref().unwrap_or(&self.embedding).logits(x, vocab);
