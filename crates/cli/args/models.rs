@@ -107,8 +107,8 @@ impl FromStr for GuidanceWeight {
 pub(crate) enum KernelsArgument {
     /// A draft never changes greedy text.
     RowInvariant,
-    /// Row-invariant too, by the matrix tiles of AMX: rows that are checked together cost hardly more
-    /// than one; the last bits are not those of other CPUs.
+    /// Row-invariant too, by the matrix tiles of Intel CPUs with AMX, for bf16 weights: tokens that are
+    /// checked together cost hardly more than one; the last bits are not those of other CPUs.
     Amx,
     /// Rows may differ in the last bits with the number of rows in a pass.
     General,
