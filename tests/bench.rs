@@ -3,6 +3,7 @@
 
 use std::{fs, path::Path};
 
+use draftproof_model::machine::Order;
 use serde_json::Value;
 
 use crate::{harness::draftproof, tiny::Tiny};
@@ -24,7 +25,14 @@ fn the_document_has_what_scripts_rely_on() {
     let report = folder.path().join("report");
     let run = bench("--draft-len 1,3,auto --temperature 0,0.8 --json").arg(&file);
     let run = run.arg("--report").arg(&report).ok();
-    for needle in ["pass v(n)", "temperature 0.8", "auto", "alpha", "bench.html"] {
+    for needle in [
+        "device cpu, row-invariant kernels",
+        "pass v(n)",
+        "temperature 0.8",
+        "auto",
+        "alpha",
+        "bench.html",
+    ] {
         assert!(run.stdout.contains(needle), "{needle}: {}", run.stdout);
     }
     let document: Value = serde_json::from_slice(&fs::read(&file).expect("written")).expect("JSON");
@@ -74,6 +82,19 @@ fn figures_fit_together() {
     let v = drafted["v"].as_array().expect("a list");
     assert_eq!(v[0], 1.0);
     assert!(v.iter().all(|v| v.as_f64().is_some_and(|v| v > 0.0)));
+}
+
+#[test]
+fn kernels_are_named() {
+    let mut kernels = vec!["general"];
+    if Order::Tiles.is_available() {
+        kernels.push("amx");
+    }
+    for kernels in kernels {
+        let run = bench("--draft-len 1 --temperature 0 --json - --kernels").arg(kernels).ok();
+        let document: Value = serde_json::from_str(&run.stdout).expect("one document");
+        assert_eq!(document["kernels"], kernels);
+    }
 }
 
 #[test]

@@ -12,7 +12,8 @@ pub(super) fn print(report: &Report) -> io::Result<()> {
     if machine.draft_device != machine.device {
         write!(out, ", the draft on {}", machine.draft_device)?;
     }
-    write!(out, "\n{}, {} threads", machine.cpu, machine.threads)?;
+    writeln!(out, ", {} kernels", report.kernels)?;
+    write!(out, "{}, {} threads", machine.cpu, machine.threads)?;
     if let Some(bandwidth) = machine.read_bandwidth_gb_s {
         let bytes = mebibytes(target.pass_bytes);
         write!(out, ": reads {bandwidth:.1} GB/s over {bytes:.1} MB")?;
