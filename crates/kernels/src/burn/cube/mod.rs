@@ -14,8 +14,8 @@ mod linear;
 mod rowwise;
 
 use burn::{
-    backend::{TensorMetadata, ops::IntTensorOps},
-    tensor::{DType, IntDType, Shape},
+    backend::ops::IntTensorOps,
+    tensor::{DType, IntDType},
 };
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 use cubecl::{MemoryScope, client::Client};
@@ -64,19 +64,6 @@ fn linear(x: &CubeTensor, weights: MatrixOf<CubeBackend>, bias: Bias<CubeBackend
 fn owned(tensor: CubeTensor) -> CubeTensor {
     let tensor = whole(tensor);
     if tensor.can_mut() { tensor } else { tensor.copy() }
-}
-
-fn reshape<const D: usize>(mut tensor: CubeTensor, shape: [usize; D]) -> CubeTensor {
-    let shape = Shape::from(shape);
-    debug_assert!(tensor.is_contiguous() && shape.num_elements() == tensor.shape().num_elements());
-    tensor = CubeTensor::new_contiguous(
-        tensor.client,
-        tensor.device,
-        shape,
-        tensor.handle,
-        tensor.dtype,
-    );
-    tensor
 }
 
 impl RowInvariantOps for CubeBackend {
