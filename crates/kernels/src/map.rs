@@ -27,7 +27,12 @@ pub const ALIGNMENT: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Map {
     map: Arc<memmap2::Mmap>,
+    /// Bytes that mean something.
+    len: usize,
 }
+
+/// The bytes of a large page.
+const LARGE: usize = 2 << 20;
 
 impl Map {
     /// Maps the whole file.
@@ -47,7 +52,7 @@ impl Map {
         // while it is mapped is asked of the user (see the module docs); the bytes are only ever
         // read as plain numbers, for which every bit pattern is valid.
         let map = unsafe { memmap2::Mmap::map(file)? };
-        Ok(Self { map: Arc::new(map) })
+        Ok(Self { len: map.len(), map: Arc::new(map) })
     }
 
     /// Memory of `len` bytes, in large pages where the system has them, with what `fill` writes.
@@ -58,12 +63,15 @@ impl Map {
         len: usize,
         fill: impl FnOnce(&mut [u8]) -> io::Result<()>,
     ) -> io::Result<Self> {
-        let mut map = memmap2::MmapMut::map_anon(len.max(1))?;
+        // Whole large pages: the system aligns such a map for them, and others it does not. What is small
+        // stays small.
+        let size = if len < LARGE / 2 { len.max(1) } else { len.next_multiple_of(LARGE) };
+        let mut map = memmap2::MmapMut::map_anon(size)?;
         // A wish: a system without large pages has small ones.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         fill(&mut map[..len])?;
-        Ok(Self { map: Arc::new(map.make_read_only()?) })
+        Ok(Self { map: Arc::new(map.make_read_only()?), len })
     }
 
     /// Part of the map, which keeps the whole of it alive.
@@ -72,7 +80,7 @@ impl Map {
     /// If the range is not inside.
     #[must_use]
     pub fn view(&self, range: Range<usize>) -> MapView {
-        assert!(range.start <= range.end && range.end <= self.map.len(), "{range:?} of the file");
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of the file");
         MapView { map: self.map.clone(), range }
     }
 }
@@ -81,7 +89,7 @@ impl Deref for Map {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.map
+        &self.map[..self.len]
     }
 }
 
@@ -140,6 +148,9 @@ mod tests {
         let map = map.unwrap();
         assert!(map.as_ptr().addr().is_multiple_of(ALIGNMENT));
         assert_eq!(*map.view(300..303), [44, 45, 46]);
+        // What fills the last large page is nobody's.
+        assert_eq!((map.len(), map.view(0..5 << 20).len()), (5 << 20, 5 << 20));
+        assert!(std::panic::catch_unwind(|| map.view(0..(5 << 20) + 1)).is_err());
         let failed = Map::resident(8, |_| Err(io::ErrorKind::UnexpectedEof.into()));
         assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         assert!(Map::resident(0, |_| Ok(())).unwrap().view(0..0).is_empty());
