@@ -260,7 +260,8 @@ fn split_for<'a, 'b>(
     rows: usize,
     inputs: usize,
 ) -> Option<Split<'a>> {
-    let amx = Amx::detect().filter(|_| Order::current() == Order::Tiles)?;
+    // Asked for first: who does not want tiles does not ask the system for them.
+    let amx = (Order::current() == Order::Tiles).then(Amx::detect)??;
     let narrow = |part: &Part<'_>| matches!(part.weight, Weight::Bf16(_));
     let some = parts.into_iter().any(narrow) && rows > 0;
     some.then(|| Split::new(amx, x, rows, inputs))
